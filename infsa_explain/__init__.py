@@ -1,0 +1,53 @@
+"""Where does a Vision Transformer look, and is that attention any good?
+
+Names load on first use, so that ``import infsa_explain`` is light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .evaluate import evaluate_morf
+    from .graphs import Graphs, capture
+    from .heatmap import overlay
+    from .methods import METHODS, Explanation, explain
+    from .models import load
+    from .preprocess import preprocess
+
+_HOME = {
+    "METHODS": "methods",
+    "Explanation": "methods",
+    "Graphs": "graphs",
+    "capture": "graphs",
+    "evaluate_morf": "evaluate",
+    "explain": "methods",
+    "load": "models",
+    "overlay": "heatmap",
+    "preprocess": "preprocess",
+}
+
+__all__ = [
+    "METHODS",
+    "Explanation",
+    "Graphs",
+    "capture",
+    "evaluate_morf",
+    "explain",
+    "load",
+    "overlay",
+    "preprocess",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

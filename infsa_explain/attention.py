@@ -1,0 +1,252 @@
+"""Infinite Self-Attention: functions, and layers that fit timm's ``Attention`` slot.
+
+Softmax attention makes every token's weights sum to one. InfSA keeps the raw non-negative
+affinities and normalises the whole graph by one number, its Frobenius norm, so that the graph
+can be read as the transitions of a walk that dies out:
+
+    A+ = relu(q kᵀ / d)          affinities, row i attends to column j
+    Â  = A+ / (‖A+‖_F + ε)       the token graph; spectral radius at most 1
+    out = γ Â v                  Pure InfSA, one step of the walk
+
+Linear-InfSA replaces Â by one row, an O(N) estimate of its left Perron vector, which every
+token then receives. Source: Infinite Self-Attention, arXiv 2603.00175, and its released code
+(``rho`` there is γ here).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from timm.layers.attention import Attention
+from torch import Tensor, nn
+
+__all__ = [
+    "LinearInfSA",
+    "PureInfSA",
+    "linear_infsa",
+    "linear_weights",
+    "pure_infsa",
+    "token_graph",
+]
+
+EPS = 1e-6
+#: γ of a new layer.
+INITIAL_GAMMA = 0.95
+
+
+def affinity(q: Tensor, k: Tensor) -> Tensor:
+    """A+ = relu(q kᵀ / d), the non-negative affinities, at least in float32.
+
+    Args:
+        q: queries, (B, H, N, d).
+        k: keys, (B, H, M, d).
+
+    Returns:
+        (B, H, N, M), float32 whatever the autocast state, or float64 for float64 input.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        q, k = _at_least_float32(q), _at_least_float32(k)
+        return torch.relu(q @ k.transpose(-2, -1) / q.shape[-1])
+
+
+def token_graph(q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
+    """Â = A+ / (‖A+‖_F + ε), the token graph of Pure InfSA.
+
+    Args:
+        q: queries, (B, H, N, d).
+        k: keys, (B, H, N, d).
+        eps: keeps a graph without edges at zero.
+
+    Returns:
+        (B, H, N, N), non-negative, Frobenius norm at most 1. Row i is "i attends to".
+
+    >>> q = k = torch.eye(2).view(1, 1, 2, 2)
+    >>> token_graph(q, k)[0, 0].diagonal().square().sum().item()  # doctest: +ELLIPSIS
+    0.99999...
+    """
+    graph = affinity(q, k)
+    return graph / (frobenius_norm(graph) + eps)[..., None, None]
+
+
+def frobenius_norm(graph: Tensor) -> Tensor:
+    """‖graph‖_F of (..., N, N), in the graph's dtype, right to its last digits at any N.
+
+    Row by row, then over rows in float64: one float32 sum over N² terms drifts by 1e-4 at
+    N = 4,097.
+    """
+    rows = torch.linalg.vector_norm(graph, dim=-1)
+    return torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).to(graph.dtype)
+
+
+def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float = EPS) -> Tensor:
+    """γ Â v: one step of the absorbing walk, as γ (A+ v) / (‖A+‖_F + ε).
+
+    Args:
+        q: queries, (B, H, N, d).
+        k: keys, (B, H, N, d).
+        v: values, (B, H, N, d).
+        gamma: survival of the walk per step, a float or (H,), in (0, 1).
+        eps: see :func:`token_graph`.
+
+    Returns:
+        (B, H, N, d) in the dtype of ``v``.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        graph = affinity(q, k)
+        scale = _per_head(gamma, graph) / (frobenius_norm(graph) + eps)[..., None, None]
+        return (scale * (graph @ v.to(graph.dtype))).to(v.dtype)
+
+
+def linear_weights(q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
+    """`a`: the importance of every token to the central query, an O(N) stand-in for Perron.
+
+    e_i = ‖q_i‖₂, w = e / Σe, q̄ = Σ w_i q_i, a = relu(k q̄ / d) / (Σ relu(k q̄ / d) + ε).
+
+    Args:
+        q: queries, (B, H, N, d).
+        k: keys, (B, H, N, d).
+        eps: keeps a dead head at zero.
+
+    Returns:
+        (B, H, N), non-negative; sums to 1, or is all zero in a dead head, where no key has a
+        positive product with the central query. γ is not in it.
+
+    >>> q = torch.ones(1, 1, 3, 2)
+    >>> linear_weights(q, torch.tensor([[[[1., 1], [2, 2], [-1, 0]]]]))[0, 0]
+    tensor([0.3333, 0.6667, 0.0000])
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        q, k = _at_least_float32(q), _at_least_float32(k)
+        energy = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
+        # Where all queries are zero the mean of them is zero too, whatever the weights.
+        weight = energy / energy.sum(-2, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+        central_query = (weight * q).sum(-2, keepdim=True)
+        scores = torch.relu(k @ central_query.transpose(-2, -1) / q.shape[-1]).squeeze(-1)
+        return scores / (scores.sum(-1, keepdim=True) + eps)
+
+
+def linear_infsa(
+    q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float = EPS
+) -> Tensor:
+    """γ Σ_j a_j v_j, the same for every token, with ``a`` from :func:`linear_weights`.
+
+    Args:
+        q: queries, (B, H, N, d).
+        k: keys, (B, H, N, d).
+        v: values, (B, H, N, d).
+        gamma: survival of the walk per step, a float or (H,), in (0, 1).
+        eps: see :func:`linear_weights`.
+
+    Returns:
+        (B, H, N, d) in the dtype of ``v``; a view that repeats one row.
+    """
+    return _summary(q, k, v, gamma, eps).expand_as(v)
+
+
+def _summary(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float) -> Tensor:
+    """γ aᵀ v, (B, H, 1, d): what every token receives."""
+    with torch.autocast(q.device.type, enabled=False):
+        weights = linear_weights(q, k, eps).unsqueeze(-2)
+        return (_per_head(gamma, weights) * (weights @ v.to(weights.dtype))).to(v.dtype)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _per_head(gamma: float | Tensor, like: Tensor) -> Tensor:
+    """γ shaped to multiply (B, H, N, d)."""
+    return torch.as_tensor(gamma, dtype=like.dtype, device=like.device).reshape(-1, 1, 1)
+
+
+def query_key_bias(dim: int) -> float:
+    """The positive constant at which query and key biases start, 1.3 · 0.02 · √dim.
+
+    With biases at zero a product of a key and the central query is as often negative as
+    positive, relu silences whole heads, and no gradient brings them back. A common positive
+    constant starts every head alive; it must grow with the width as the products do.
+    """
+    return 1.3 * 0.02 * math.sqrt(dim)
+
+
+class _InfSA(Attention):
+    """What the two InfSA layers share: timm's constructor and state dict, and γ per head."""
+
+    def __init__(self, dim: int, num_heads: int = 8, *args: Any, **kwargs: Any) -> None:
+        super().__init__(dim, num_heads, *args, **kwargs)
+        if self.attn_drop.p:
+            raise ValueError(
+                f"attn_drop must be 0, got {self.attn_drop.p}: InfSA weights are no "
+                "distribution to drop from; use proj_drop or drop_path"
+            )
+        self.gamma_logit = nn.Parameter(
+            torch.empty(num_heads, device=self.qkv.weight.device, dtype=self.qkv.weight.dtype)
+        )
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Start γ at 0.95 and query and key biases at :func:`query_key_bias`."""
+        nn.init.constant_(self.gamma_logit, math.log(INITIAL_GAMMA / (1 - INITIAL_GAMMA)))
+        if self.qkv.bias is not None:
+            with torch.no_grad():
+                self.qkv.bias[: 2 * self.attn_dim] = query_key_bias(self.qkv.in_features)
+
+    @property
+    def gamma(self) -> Tensor:
+        """γ = sigmoid(gamma_logit), (H,)."""
+        return torch.sigmoid(self.gamma_logit)
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of tokens ``x`` (B, N, D), each (B, H, N, d), after any q/k norm."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return self.q_norm(q), self.k_norm(k), v
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Attend: tokens (B, N, D) to (B, N, D).
+
+        Raises:
+            ValueError: if a mask is given; the paper defines none.
+        """
+        if attn_mask is not None or is_causal:
+            raise ValueError(
+                f"{type(self).__name__} takes no attention mask (attn_mask, is_causal): "
+                "InfSA normalises over the whole graph"
+            )
+        heads = self.attend(*self.queries_keys_values(x))  # (B, H, N or 1, d)
+        out = self.norm(heads.transpose(1, 2).flatten(2))
+        gate = getattr(self, "gate", None)
+        if gate is not None:
+            out = out * gate(x).sigmoid()
+        return self.proj_drop(self.proj(out).expand(-1, x.shape[1], -1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class PureInfSA(_InfSA):
+    """Pure InfSA, γ Â v, in timm's ``Attention`` slot.
+
+    Takes timm's constructor arguments, and timm's state dict with ``gamma_logit`` (H,) added.
+    Tokens (B, N, D) in and out.
+    """
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """γ Â v, (B, H, N, d)."""
+        return pure_infsa(q, k, v, self.gamma)
+
+
+class LinearInfSA(_InfSA):
+    """Linear-InfSA, γ Σ_j a_j v_j, in timm's ``Attention`` slot.
+
+    Takes timm's constructor arguments, and timm's state dict with ``gamma_logit`` (H,) added.
+    Tokens (B, N, D) in and out. Every token receives the same vector, so it is projected once.
+    """
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """γ Σ_j a_j v_j, (B, H, 1, d), one row for all tokens."""
+        return _summary(q, k, v, self.gamma, EPS)

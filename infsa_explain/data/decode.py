@@ -1,0 +1,105 @@
+"""From an image file to RGB pixels, whatever its format."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+__all__ = ["ImageError", "read_image", "to_rgb"]
+
+
+class ImageError(ValueError):
+    """An image that cannot be read; the message is one line with the file and the mend."""
+
+
+def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
+    """Read an image file as RGB, upright as its EXIF orientation says.
+
+    Every format and mode that Pillow knows is converted as :func:`to_rgb` says; of an
+    animation the first frame is taken. Colour profiles are not applied.
+
+    Args:
+        path: an image file.
+
+    Returns:
+        (H, W, 3) uint8 RGB, contiguous and writable.
+
+    Raises:
+        ImageError: the file is missing, a folder, empty, not an image, damaged, truncated, of
+            a depth without a defined range, or larger than Pillow's limit
+            (``PIL.Image.MAX_IMAGE_PIXELS``).
+    """
+    file = Path(path)
+    name = f"image {str(file)!r}"
+    if file.is_dir():
+        raise ImageError(f"{name} is a folder; give the path of one image file")
+    if not file.exists():
+        raise ImageError(f"{name} does not exist; check the path")
+    if not file.is_file():
+        raise ImageError(f"{name} is not a regular file; save the image to disk first")
+    if not file.stat().st_size:
+        raise ImageError(f"{name} is empty (0 bytes); copy or download it again")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as image:
+                image.load()
+                with suppress(Exception):  # damaged EXIF data: the pixels as they are stored
+                    ImageOps.exif_transpose(image, in_place=True)
+                return to_rgb(image)
+    except ImageError as error:
+        raise ImageError(f"{name} {error}") from None
+    except PermissionError:
+        raise ImageError(f"{name} may not be read; change its permissions") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageError(
+            f"{name} has more than {Image.MAX_IMAGE_PIXELS} pixels; scale it down"
+        ) from None
+    except UnidentifiedImageError:
+        raise ImageError(
+            f"{name} is not in a format that Pillow reads; convert it to PNG or JPEG"
+        ) from None
+    except Exception as error:  # on damaged files Pillow raises nearly anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ImageError(
+            f"{name} is damaged or truncated ({reason}); copy or download it again"
+        ) from None
+
+
+def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """The pixels of a Pillow image of any mode as RGB.
+
+    Transparent pixels are laid over white, 16-bit greys are scaled from [0, 65535] to
+    [0, 255] and rounded, and CMYK is converted by Pillow's formula without a profile.
+
+    Args:
+        image: a Pillow image; it is not changed.
+
+    Returns:
+        (H, W, 3) uint8 RGB, a copy.
+
+    Raises:
+        ImageError: the mode has no defined range (32-bit integers and floats) or no way to RGB.
+
+    >>> to_rgb(Image.new("LA", (1, 1), (0, 51))).tolist()  # black, one fifth opaque
+    [[[204, 204, 204]]]
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        grey = np.rint(np.asarray(image) / 257).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=2)
+    if image.mode in ("I", "F"):
+        raise ImageError("has 32-bit pixels without a defined range; save it with 8 or 16 bits")
+    try:
+        if image.has_transparency_data:
+            layer = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        return np.array(image.convert("RGB"))
+    except ValueError as error:
+        raise ImageError(f"has mode {image.mode}, which has no way to RGB ({error})") from None

@@ -1,0 +1,33 @@
+"""Map methods: ways to score the tokens of an image. Each is one function in one registry.
+
+A *layer* method scores the tokens of one layer's graph, per head; :func:`explain` chooses layers
+and heads and averages. A *model* method scores the tokens from all layers at once, or without any.
+Register one with :func:`layer_method` or :func:`model_method` and it is in ``explain``, the command
+line, the tables and the tests.
+"""
+
+from __future__ import annotations
+
+from . import centralities, controls, rollouts  # noqa: F401  (their methods register themselves)
+from .explaining import Explanation, explain
+from .registry import (
+    METHODS,
+    Method,
+    MethodNotApplicable,
+    applicable_methods,
+    get_method,
+    layer_method,
+    model_method,
+)
+
+__all__ = [
+    "METHODS",
+    "Explanation",
+    "Method",
+    "MethodNotApplicable",
+    "applicable_methods",
+    "explain",
+    "get_method",
+    "layer_method",
+    "model_method",
+]

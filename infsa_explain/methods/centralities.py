@@ -1,0 +1,57 @@
+"""The token graph's centralities as maps: attention received, by every definition."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .. import centrality
+from ..attention import linear_weights
+from ..centrality import Centrality, Perron
+from ..graphs import Graphs, Layer
+from .registry import Request, layer_method, model_method
+
+INFSA = ("linear", "pure")
+
+
+@layer_method("visits")
+def visits(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """Expected visits to each token before absorption, sᵀ(I − γÂ)⁻¹ from a uniform start."""
+    return centrality.visits(layer.operator, request.gamma_of(layer))
+
+
+@layer_method("katz", kinds=INFSA)
+def katz(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """Katz centrality emitted, (I − γÂ)⁻¹·1 − 1: further visits that a walk from a token makes."""
+    return centrality.katz(layer.operator, request.gamma_of(layer))
+
+
+@layer_method("pagerank")
+def pagerank(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """PageRank of the row-normalised graph, damping 0.85."""
+    return centrality.pagerank(layer.operator)
+
+
+@layer_method("perron")
+def perron(layer: Layer, request: Request, graphs: Graphs) -> Perron:
+    """The left Perron vector, attention received in the limit of long walks."""
+    return centrality.perron(layer.operator)
+
+
+@layer_method("linear")
+def linear(layer: Layer, request: Request, graphs: Graphs) -> Tensor:
+    """Weights `a` of Linear-InfSA: relu(k q̄), an O(N) stand-in for the left Perron vector."""
+    return linear_weights(layer.operator.q, layer.operator.k)
+
+
+@layer_method("degree")
+def degree(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """In-degree, Σ_i Â_ij: attention received in one step; what costs nothing."""
+    return centrality.degree(layer.operator)
+
+
+@model_method("series")
+def series(graphs: Graphs, request: Request) -> Tensor:
+    """The layer series S_L = Σ_t M⁽ᵗ⁾ … M⁽¹⁾ received from a uniform start, M = mean of γÂ."""
+    return centrality.series(
+        graphs.operators, [request.gamma_of(layer) for layer in graphs.layers]
+    )

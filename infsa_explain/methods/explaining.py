@@ -1,0 +1,149 @@
+"""From a method's scores to a map: layers, heads, prefix tokens, diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ..centrality import Centrality, Perron
+from ..graphs import Graphs, capture, dead_heads
+from .registry import Method, MethodNotApplicable, Request, get_method
+
+__all__ = ["Explanation", "explain", "explain_graphs"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Maps of a batch, and what is known of them.
+
+    Attributes:
+        maps: (B, gh, gw) float32, raw: never clipped or rescaled; higher is more important.
+        tokens: (B, N) with the prefix tokens.
+        method: the method's name.
+        layers: indices of the layers that were used.
+        heads: indices of the heads that were used, or None for a method of the whole model.
+        diagnostics: ``dead_heads`` (L, B, H) bool for every layer of the model, and for the
+            layers used, where the method has them, ``min_absorption``, ``invalid_rows``,
+            ``error_bound`` (relative), ``residual``, ``converged``, ``unique`` (L', B, H).
+        logits: (B, C), of the pass that was explained.
+    """
+
+    maps: Tensor
+    tokens: Tensor
+    method: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...] | None
+    diagnostics: dict[str, Tensor] = field(repr=False)
+    logits: Tensor = field(repr=False)
+
+
+def explain(
+    model: nn.Module,
+    images: Tensor,
+    method: str = "visits",
+    layer: int | str = -1,
+    head: int | None = None,
+    *,
+    gamma: float | None = None,
+    seeds: Sequence[int | str] | None = None,
+) -> Explanation:
+    """Map where a Vision Transformer looks.
+
+    Each head's scores are scaled to sum to 1 over the patch tokens before heads are averaged, and
+    so are the layers'. Prefix tokens take part in the graph and are dropped from the map.
+
+    Args:
+        model: a supported ViT, in any mode; it is left as found.
+        images: (B, 3, H, W), normalised as the model expects, on the model's device.
+        method: a name in ``METHODS``.
+        layer: an index (negative from the end), ``"last"``, or ``"mean"`` over all.
+        head: an index, or None for the mean over heads. Methods of the whole model have none.
+        gamma: survival per step in (0, 1) in place of the model's own γ (0.95 for softmax).
+        seeds: B identities of the images, for methods that draw; their places in the batch if None.
+
+    Returns:
+        :class:`Explanation`. A head whose scores are all zero, or undefined, is left out of the
+        mean; where no head is left the map is NaN.
+
+    Raises:
+        ValueError: for an unknown method (the nearest are named), a layer or head out of range,
+            or a method that is constant or undefined for this kind of attention.
+    """
+    chosen = get_method(method)
+    return explain_graphs(
+        capture(model, images), chosen, layer=layer, head=head, gamma=gamma, seeds=seeds
+    )
+
+
+def explain_graphs(
+    graphs: Graphs,
+    method: Method,
+    *,
+    layer: int | str = -1,
+    head: int | None = None,
+    gamma: float | None = None,
+    seeds: Sequence[int | str] | None = None,
+) -> Explanation:
+    """As :func:`explain`, from graphs that were captured before: several methods, one pass."""
+    for kind in sorted({entry.kind for entry in graphs.layers} - method.kinds):
+        raise MethodNotApplicable(
+            f"{method.name} is not for {kind} attention, only for {', '.join(sorted(method.kinds))}"
+        )
+    batch, heads, _ = graphs.operators[0].shape
+    request = Request(gamma, list(range(batch)) if seeds is None else seeds)
+    if len(request.seeds) != batch:
+        raise ValueError(f"seeds must be one per image ({batch}), got {len(request.seeds)}")
+    diagnostics = {"dead_heads": dead_heads(graphs)}
+    if method.scope == "model":
+        layers: tuple[int, ...] = () if method.control else tuple(range(len(graphs.layers)))
+        used_heads = None
+        tokens = method.scores(graphs, request).float()
+    else:
+        layers = _layers(layer, len(graphs.layers))
+        used_heads = tuple(range(heads)) if head is None else (_index("head", head, heads),)
+        results = [method.scores(graphs.layers[i], request, graphs) for i in layers]
+        diagnostics |= _diagnostics(results)
+        per_layer = [_mean_over_heads(_scores(r), used_heads, graphs) for r in results]
+        tokens = torch.stack(per_layer).nanmean(0)
+    maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
+    return Explanation(maps, tokens, method.name, layers, used_heads, diagnostics, graphs.logits)
+
+
+def _mean_over_heads(scores: Tensor, heads: tuple[int, ...], graphs: Graphs) -> Tensor:
+    """(B, H, N) to (B, N): each head scaled to sum 1 over the patches, dead heads left out."""
+    scores = scores[:, list(heads)]
+    total = scores[..., graphs.num_prefix_tokens :].sum(-1, keepdim=True)
+    return (scores / total.where(total > 0, torch.nan)).nanmean(1)
+
+
+def _scores(result: Tensor | Centrality | Perron) -> Tensor:
+    if isinstance(result, Centrality):
+        return result.scores
+    return result.vector if isinstance(result, Perron) else result
+
+
+def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tensor]:
+    names = {
+        Centrality: ("error_bound", "converged", "min_absorption", "invalid_rows"),
+        Perron: ("residual", "converged", "unique", "value"),
+    }.get(type(results[0]), ())
+    return {name: torch.stack([getattr(result, name) for result in results]) for name in names}
+
+
+def _layers(layer: int | str, depth: int) -> tuple[int, ...]:
+    if layer == "mean":
+        return tuple(range(depth))
+    return (_index("layer", -1 if layer == "last" else layer, depth),)
+
+
+def _index(name: str, value: int | str, size: int) -> int:
+    try:
+        index = int(value)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, 'last' or 'mean', got {value!r}") from None
+    if not -size <= index < size:
+        raise ValueError(f"{name} {index} is out of range: the model has {size} ({name} 0 to {size - 1})")
+    return index % size

@@ -1,0 +1,397 @@
+"""InfViT in timm's registry: Vision Transformers whose attention is InfSA, and their twins.
+
+Importing this module registers the names, so that ``timm.create_model("infvit_linear_4l")``
+works. A twin differs from its InfViT in the attention layer and in nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import pickle
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import timm
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from timm.layers.attention import Attention
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from .attention import LinearInfSA, PureInfSA
+
+__all__ = ["BUNDLED", "InfViT", "load", "read_checkpoint", "save"]
+
+AttentionKind = Literal["linear", "pure", "softmax"]
+
+ATTENTION_LAYERS: dict[str, type[Attention]] = {
+    "linear": LinearInfSA,
+    "pure": PureInfSA,
+    "softmax": Attention,
+}
+
+#: Trained models that come with the package.
+BUNDLED = (
+    "infvit_linear_digits",
+    "infvit_pure_digits",
+    "vit_softmax_digits",
+    "infvit_linear_photos",
+    "infvit_pure_photos",
+    "vit_softmax_photos",
+)
+
+
+class InfViT(VisionTransformer):
+    """timm's ``VisionTransformer`` with InfSA in its attention slot.
+
+    Args:
+        attention: ``"linear"``, ``"pure"``, or ``"softmax"`` for the twin.
+        pre_logits: a D×D layer before the classifier, as in the published models.
+        accumulate: pool Σ_l γˡ x⁽ˡ⁾ over the outputs x⁽ˡ⁾ of the blocks l = 1 … L, with one
+            learnable γ, in place of the last output alone.
+        **kwargs: timm's ``VisionTransformer`` arguments: image and patch size, width, depth,
+            heads, class token or pooling, registers.
+
+    Images (B, 3, H, W) in, logits (B, num_classes) out.
+    """
+
+    def __init__(
+        self,
+        *,
+        attention: AttentionKind = "linear",
+        pre_logits: bool = False,
+        accumulate: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if attention not in ATTENTION_LAYERS:
+            raise ValueError(
+                f"attention must be one of {', '.join(ATTENTION_LAYERS)}, got {attention!r}"
+            )
+        super().__init__(attn_layer=ATTENTION_LAYERS[attention], **kwargs)
+        self.pre_logits: nn.Module = nn.Identity()
+        if pre_logits:
+            self.pre_logits = nn.Sequential(nn.Linear(self.embed_dim, self.embed_dim), nn.Tanh())
+        self.accumulation_logit = nn.Parameter(torch.zeros(())) if accumulate else None
+
+    def forward_features(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Token features before pooling: images (B, 3, H, W) to (B, N, D)."""
+        if self.accumulation_logit is None:
+            features: Tensor = super().forward_features(x, attn_mask, is_causal)
+            return features
+        if attn_mask is not None or is_causal:
+            raise ValueError("accumulate=True takes no attention mask")
+        x = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+        gamma = torch.sigmoid(self.accumulation_logit)
+        weight, total = gamma, torch.zeros_like(x)
+        for block in self.blocks:
+            if self.grad_checkpointing and self.training:
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+            total = total + weight * x
+            weight = weight * gamma
+        out: Tensor = self.norm(total)
+        return out
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Pool and classify: token features (B, N, D) to logits (B, num_classes)."""
+        x = self.pre_logits(super().forward_head(x, pre_logits=True))
+        return x if pre_logits else self.head(x)
+
+
+def _cfg(input_size: int = 224, num_classes: int = 1000, file: str = "") -> dict[str, Any]:
+    return {
+        "file": file,
+        "input_size": (3, input_size, input_size),
+        "num_classes": num_classes,
+        "pool_size": None,
+        "crop_pct": 1.0,
+        "interpolation": "bicubic",
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.5, 0.5, 0.5),
+        "fixed_input_size": True,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+    }
+
+
+def weights_file(name: str) -> str:
+    """The path of a bundled checkpoint."""
+    return str(files("infsa_explain") / "weights" / f"{name}.safetensors")
+
+
+default_cfgs = generate_default_cfgs(
+    {
+        **{
+            name: _cfg()
+            for name in (
+                "infvit_linear_4l",
+                "infvit_pure_4l",
+                "infvit_pure_24l",
+                "vit_softmax_4l",
+                "vit_softmax_24l",
+            )
+        },
+        **{
+            name: _cfg(112 if name.endswith("digits") else 64, 10, weights_file(name))
+            for name in BUNDLED
+        },
+    }
+)
+
+
+def _infvit(variant: str, pretrained: bool, arguments: dict[str, Any], **kwargs: Any) -> InfViT:
+    model: InfViT = build_model_with_cfg(
+        InfViT,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+        **{**arguments, **kwargs},
+    )
+    return model
+
+
+#: The published models: width 1024, 64 heads of width 16, and a D×D layer before the classifier.
+PUBLISHED = {"patch_size": 16, "embed_dim": 1024, "num_heads": 64, "pre_logits": True}
+#: Small models for the embedded benchmark: 14×14 patches of 8×8 pixels.
+DIGITS = {
+    "patch_size": 8,
+    "embed_dim": 96,
+    "depth": 4,
+    "num_heads": 8,
+    "global_pool": "avg",
+    "class_token": False,
+}
+#: Small models for 64×64 photographs: 8×8 patches of 8×8 pixels.
+PHOTOS = {
+    "patch_size": 8,
+    "embed_dim": 128,
+    "depth": 4,
+    "num_heads": 16,
+    "global_pool": "avg",
+    "class_token": False,
+}
+
+
+@register_model
+def infvit_linear_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """InfViT-Linear of the paper, 4 layers, 53.5M parameters."""
+    return _infvit("infvit_linear_4l", pretrained, PUBLISHED | {"depth": 4}, **kwargs)
+
+
+@register_model
+def infvit_pure_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """InfViT with Pure InfSA, 4 layers."""
+    arguments = PUBLISHED | {"depth": 4, "attention": "pure"}
+    return _infvit("infvit_pure_4l", pretrained, arguments, **kwargs)
+
+
+@register_model
+def infvit_pure_24l(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """InfViT with Pure InfSA, 24 layers."""
+    arguments = PUBLISHED | {"depth": 24, "attention": "pure"}
+    return _infvit("infvit_pure_24l", pretrained, arguments, **kwargs)
+
+
+@register_model
+def vit_softmax_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """The softmax twin of the 4-layer models."""
+    arguments = PUBLISHED | {"depth": 4, "attention": "softmax"}
+    return _infvit("vit_softmax_4l", pretrained, arguments, **kwargs)
+
+
+@register_model
+def vit_softmax_24l(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """The softmax twin of the 24-layer model."""
+    arguments = PUBLISHED | {"depth": 24, "attention": "softmax"}
+    return _infvit("vit_softmax_24l", pretrained, arguments, **kwargs)
+
+
+@register_model
+def infvit_linear_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """Linear-InfSA on photo-digits."""
+    return _infvit("infvit_linear_digits", pretrained, DIGITS, **kwargs)
+
+
+@register_model
+def infvit_pure_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """Pure InfSA on photo-digits."""
+    return _infvit("infvit_pure_digits", pretrained, DIGITS | {"attention": "pure"}, **kwargs)
+
+
+@register_model
+def vit_softmax_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """The softmax twin on photo-digits."""
+    return _infvit("vit_softmax_digits", pretrained, DIGITS | {"attention": "softmax"}, **kwargs)
+
+
+@register_model
+def infvit_linear_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """Linear-InfSA on ten classes of Tiny-ImageNet."""
+    return _infvit("infvit_linear_photos", pretrained, PHOTOS, **kwargs)
+
+
+@register_model
+def infvit_pure_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """Pure InfSA on ten classes of Tiny-ImageNet."""
+    return _infvit("infvit_pure_photos", pretrained, PHOTOS | {"attention": "pure"}, **kwargs)
+
+
+@register_model
+def vit_softmax_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
+    """The softmax twin on ten classes of Tiny-ImageNet."""
+    return _infvit("vit_softmax_photos", pretrained, PHOTOS | {"attention": "softmax"}, **kwargs)
+
+
+def load(
+    model: str | os.PathLike[str] | nn.Module,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    device: str | torch.device = "cpu",
+    **kwargs: Any,
+) -> nn.Module:
+    """A model, in eval mode, with its weights.
+
+    Args:
+        model: a bundled name; a name in timm's registry or ``hf-hub:…`` (with its pretrained
+            weights); the path of a checkpoint that :func:`save` wrote; or an ``nn.Module``.
+        checkpoint: weights for ``model``, instead of the pretrained ones: safetensors, or a
+            torch file, which is read as data only.
+        device: where to put it.
+        **kwargs: arguments of the model, such as ``img_size`` or ``num_classes``.
+
+    Returns:
+        The model, with ``class_names``, a list or None.
+
+    Raises:
+        ValueError: for an unknown name (the nearest are named), a checkpoint that does not fit
+            (missing, unexpected and misshapen keys are named), or weights that cannot be had.
+
+    >>> load("infvit_linear_digits").class_names[:3]
+    ['0', '1', '2']
+    """
+    names = None
+    if isinstance(model, nn.Module):
+        built, weights = model, None
+    elif checkpoint is None and Path(model).suffix in (".safetensors", ".pt", ".pth", ".bin"):
+        weights, metadata = read_checkpoint(model)
+        if "architecture" not in metadata:
+            raise ValueError(
+                f"{model} does not say which model it is for; name one, with "
+                "checkpoint set to this file"
+            )
+        arguments = json.loads(metadata["arguments"]) | kwargs
+        built = timm.create_model(metadata["architecture"], **arguments)
+        names = json.loads(metadata.get("classes", "null"))
+    else:
+        built, weights = _from_registry(os.fspath(model), checkpoint is None, kwargs), None
+        if checkpoint is None and model in BUNDLED:
+            names = json.loads(read_checkpoint(weights_file(str(model)))[1]["classes"])
+    if checkpoint is not None:
+        weights, metadata = read_checkpoint(checkpoint)
+        names = json.loads(metadata.get("classes", "null"))
+    if weights is not None:
+        _fit(built, weights, str(checkpoint or model))
+    built.class_names = names or getattr(built, "class_names", None)
+    return built.to(device).eval()
+
+
+def _from_registry(name: str, pretrained: bool, kwargs: dict[str, Any]) -> nn.Module:
+    hub = name.startswith(("hf-hub:", "hf_hub:", "local-dir:"))
+    if not hub and not timm.is_model(name.split(".")[0]):
+        near = difflib.get_close_matches(name, [*BUNDLED, *timm.list_models()], n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"unknown model {name!r}{hint} (`models` lists them)")
+    try:
+        model: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
+    except (OSError, RuntimeError, ConnectionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"cannot load {name!r} with pretrained weights: {reason}") from error
+    return model
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Weights and metadata of a safetensors file, or of a torch file read as data only.
+
+    Raises:
+        ValueError: if there is no such file or it is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"no checkpoint at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                return weights, file.metadata() or {}
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"cannot read {path} as a checkpoint of weights: {reason}") from error
+    for key in ("state_dict_ema", "state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise ValueError(f"{path} holds no state dict (a mapping from names to tensors)")
+    return state, {}
+
+
+def _fit(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
+    """Load weights, or say which keys and shapes differ."""
+    own = model.state_dict()
+    shapes = [
+        f"{key} is {tuple(weights[key].shape)}, expected {tuple(own[key].shape)}"
+        for key in own.keys() & weights.keys()
+        if own[key].shape != weights[key].shape
+    ]
+    problems = [
+        f"{label}: {', '.join(sorted(keys)[:5])}{' …' if len(keys) > 5 else ''}"
+        for label, keys in (
+            ("missing", own.keys() - weights.keys()),
+            ("unexpected", weights.keys() - own.keys()),
+            ("shapes", shapes),
+        )
+        if keys
+    ]
+    if problems:
+        raise ValueError(f"{source} does not fit {type(model).__name__}; {'; '.join(problems)}")
+    model.load_state_dict(weights)
+
+
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    architecture: str,
+    arguments: dict[str, Any],
+    classes: list[str],
+    dtype: torch.dtype = torch.float16,
+) -> None:
+    """Write a checkpoint that :func:`load` takes by its path alone.
+
+    Args:
+        model: the trained model.
+        path: of a safetensors file.
+        architecture: its name in timm's registry.
+        arguments: those that differ from the name's defaults.
+        classes: names of the classes, in order.
+        dtype: on disk; float16 unless told otherwise.
+    """
+    weights = {key: value.detach().to("cpu", dtype) for key, value in model.state_dict().items()}
+    metadata = {
+        "architecture": architecture,
+        "arguments": json.dumps(arguments),
+        "classes": json.dumps(classes),
+    }
+    temporary = Path(path).with_suffix(".tmp")
+    save_file(weights, temporary, metadata)
+    temporary.replace(path)

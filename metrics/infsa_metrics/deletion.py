@@ -1,0 +1,267 @@
+"""Deletion curves: what happens to a prediction as patches are taken away in a map's order.
+
+Patches are ranked once, by the map. MoRF removes the most relevant first, LeRF the least relevant
+first. The two read in opposite senses, which is the classic trap: a faithful map makes p fall
+*early* under MoRF (low area under the curve, high ``aoc``) and *late* under LeRF (high area, low
+``aoc``). ``srg`` folds both into one figure for which higher is better.
+
+Sources: MoRF, Samek et al. 2017 (arXiv:1509.06321); the raw area (deletion AUC), Petsiuk et al.
+2018, RISE (arXiv:1806.07421); SRG, Blücher et al. 2024 (arXiv:2401.06654).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+#: ``predict_masked(images (B, C, H, W), removed (B, gh, gw) bool) -> probabilities (B, K)``
+PredictMasked = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class DeletionCurve:
+    """One deletion curve per image; float64 on the CPU.
+
+    Attributes:
+        fractions: (S+1,), share of patches removed, strictly increasing, from 0 to 1 inclusive.
+        probabilities: (B, S+1), p_s in [0, 1], probability of the target after each removal.
+        tied: (B,) in [0, 1], share of patches whose score equals another patch's score; those
+            were put in order by a random draw.
+        order: ``"morf"`` or ``"lerf"``.
+    """
+
+    fractions: Tensor
+    probabilities: Tensor
+    tied: Tensor
+    order: Literal["morf", "lerf"]
+
+    def aoc(self, floor: float = 0.0) -> Tensor:
+        """Area over the normalised curve, 1 − ∫ p_s / p_0: (B,), by the trapezoid rule.
+
+        Under MoRF higher is better; under LeRF lower is better. 0 for a model that never reacts,
+        negative when removal raises p, and at most 1 − f_1 / 2 with f_1 the first step's share
+        of the patches: 1 − 1/(2S) for one patch a step.
+
+        Args:
+            floor: in [0, 1); images with p_0 <= floor (so always those with p_0 = 0) give NaN.
+
+        Raises:
+            ValueError: if ``floor`` is out of range.
+
+        Example:
+            >>> steps, p = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([[0.8, 0.4, 0.0]])
+            >>> DeletionCurve(steps, p, torch.zeros(1), "morf").aoc()
+            tensor([0.5000])
+        """
+        _require(0 <= floor < 1, "floor", "a probability in [0, 1)", floor)
+        p_0 = self.probabilities[:, :1].where(self.probabilities[:, :1] > floor, torch.nan)
+        return 1 - torch.trapezoid(self.probabilities / p_0, self.fractions)
+
+    def auc(self) -> Tensor:
+        """Raw area under the curve, ∫ p_s: (B,) in [0, 1], by the trapezoid rule.
+
+        Under MoRF (RISE's deletion score) lower is better; under LeRF higher is better.
+
+        Example:
+            >>> steps, p = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([[0.8, 0.4, 0.0]])
+            >>> DeletionCurve(steps, p, torch.zeros(1), "morf").auc()
+            tensor([0.4000])
+        """
+        return torch.trapezoid(self.probabilities, self.fractions)
+
+
+def srg(morf: DeletionCurve, lerf: DeletionCurve) -> Tensor:
+    """Symmetric relevance gain, AUC(LeRF) − AUC(MoRF): (B,) in [−1, 1], higher is better.
+
+    Zero on average for a map that knows nothing. Blücher et al. 2024 (arXiv:2401.06654).
+
+    Raises:
+        ValueError: if the curves are swapped, or differ in their images or steps.
+
+    Example:
+        >>> steps, tied = torch.tensor([0.0, 0.5, 1.0]), torch.zeros(1)
+        >>> morf = DeletionCurve(steps, torch.tensor([[1.0, 0.2, 0.0]]), tied, "morf")
+        >>> lerf = DeletionCurve(steps, torch.tensor([[1.0, 0.8, 0.0]]), tied, "lerf")
+        >>> srg(morf, lerf)
+        tensor([0.3000])
+    """
+    _require(morf.order == "morf", "morf", "a curve of order 'morf'", repr(morf.order))
+    _require(lerf.order == "lerf", "lerf", "a curve of order 'lerf'", repr(lerf.order))
+    same = morf.probabilities.shape == lerf.probabilities.shape
+    same = same and torch.equal(morf.fractions, lerf.fractions)
+    got = f"{tuple(morf.probabilities.shape)} and {tuple(lerf.probabilities.shape)}"
+    _require(same, "morf, lerf", "curves of the same images at the same fractions", got)
+    return lerf.auc() - morf.auc()
+
+
+def rank_patches(patch_scores: Tensor, seeds: Sequence[int | str] | None = None) -> Tensor:
+    """Rank patches from the highest score to the lowest, ties in random order.
+
+    Args:
+        patch_scores: (B, gh, gw), any finite values.
+        seeds: B image identities; each seeds the draw that breaks its own image's ties, so that
+            the ranking does not depend on the image's place in a batch. ``None`` takes the place,
+            0 to B−1. The number 7 and the string "7" are the same identity.
+
+    Returns:
+        (B, gh·gw) long, on the CPU: row-major patch indices, most relevant first.
+
+    Raises:
+        ValueError: for scores that are not finite or not (B, gh, gw), or unusable seeds.
+
+    Example:
+        >>> rank_patches(torch.tensor([[[0.1, 0.7], [0.4, 0.2]]]))
+        tensor([[1, 2, 3, 0]])
+    """
+    scores = _flat_scores(patch_scores)
+    seeds = range(len(scores)) if seeds is None else seeds
+    proper = not isinstance(seeds, str) and all(isinstance(s, (Integral, str)) for s in seeds)
+    _require(proper, "seeds", "a sequence of ints or strings", repr(seeds)[:80])
+    _require(len(seeds) == len(scores), "seeds", f"{len(scores)} of them", len(seeds))
+    ranking = torch.empty(scores.shape, dtype=torch.long)
+    for row, image_scores, seed in zip(ranking, scores, seeds, strict=True):
+        digest = hashlib.sha256(str(seed).encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))
+        shuffled = torch.randperm(len(row), generator=generator)
+        row[:] = shuffled[image_scores[shuffled].argsort(descending=True, stable=True)]
+    return ranking
+
+
+@torch.no_grad()
+def deletion_curve(
+    predict_masked: PredictMasked,
+    images: Tensor,
+    targets: Tensor,
+    patch_scores: Tensor,
+    *,
+    order: Literal["morf", "lerf"] = "morf",
+    steps: int | Sequence[int] | None = None,
+    seeds: Sequence[int | str] | None = None,
+    batch_size: int = 64,
+) -> DeletionCurve:
+    """Remove patches in the order of their scores and follow the target's probability.
+
+    Args:
+        predict_masked: gives the class probabilities (n, K) of n images with some patches removed.
+        images: (B, C, H, W), never changed.
+        targets: (B,) integer, the class to follow: usually the one predicted on the clean image.
+        patch_scores: (B, gh, gw), finite; ranked once, higher is more relevant.
+        order: ``"morf"`` removes the most relevant first; ``"lerf"`` walks the same ranking
+            backwards.
+        steps: ``None``, one patch a step; S <= gh·gw, S steps that are denser early, where curves
+            bend (the count removed after step s is P (s/S)², rounded, raised where needed so that
+            every step removes a patch); or the counts themselves, from 0 up to P = gh·gw.
+        seeds: B image identities, for breaking ties; see :func:`rank_patches`.
+        batch_size: most masked images shown to the model at once. (Image, step) pairs share the
+            batches, so memory does not grow with the number of steps.
+
+    Returns:
+        The curves, with both ends: nothing removed and everything removed.
+
+    Raises:
+        ValueError: for an argument of the wrong shape, type or range, scores that are not finite,
+            or a ``predict_masked`` whose answer is not n rows of probabilities.
+
+    Example:
+        A model whose p is the share of patches left falls in a straight line, whatever the map:
+
+        >>> def predict_masked(images, removed):
+        ...     return (~removed).double().mean((1, 2))[:, None]
+        >>> images, targets = torch.zeros(1, 3, 8, 8), torch.tensor([0])
+        >>> curve = deletion_curve(predict_masked, images, targets, torch.rand(1, 2, 2))
+        >>> curve.probabilities.tolist(), curve.aoc().tolist()
+        ([[1.0, 0.75, 0.5, 0.25, 0.0]], [0.5])
+    """
+    _require(images.ndim == 4, "images", "shape (B, C, H, W)", tuple(images.shape))
+    _require(order in ("morf", "lerf"), "order", "'morf' or 'lerf'", repr(order))
+    is_size = _is_int(batch_size) and batch_size >= 1
+    _require(is_size, "batch_size", "an integer of at least 1", repr(batch_size))
+    size = len(images)
+    scores = _flat_scores(patch_scores)
+    _require(len(scores) == size, "patch_scores", f"{size} maps, one an image", len(scores))
+    whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
+    _require(whole, "targets", "class indices of an integer dtype", targets.dtype)
+    _require(targets.shape == (size,), "targets", f"shape ({size},)", tuple(targets.shape))
+    targets = targets.to("cpu", torch.long)
+    _require(bool((targets >= 0).all()), "targets", "class indices from 0", targets.tolist())
+
+    ranking = rank_patches(patch_scores, seeds)
+    if order == "lerf":
+        ranking = ranking.flip(1)
+    place = ranking.argsort(1)  # (B, P): when each patch goes; it is gone once place < count
+    counts = _removed_counts(steps, scores.shape[1])
+
+    probabilities = torch.empty(size, len(counts), dtype=torch.float64)
+    pairs = torch.cartesian_prod(torch.arange(size), torch.arange(len(counts)))
+    for start in range(0, len(pairs), batch_size):
+        image, step = pairs[start : start + batch_size].unbind(1)
+        removed = (place[image] < counts[step, None]).reshape(-1, *patch_scores.shape[1:])
+        p = predict_masked(images[image.to(images.device)], removed.to(images.device))
+        probabilities[image, step] = _target_probability(p, targets[image])
+
+    fractions = counts.double() / scores.shape[1]
+    return DeletionCurve(fractions, probabilities, _tied_share(scores), order)
+
+
+def _removed_counts(steps: int | Sequence[int] | None, patches: int) -> Tensor:
+    """Return how many patches are gone at each point of the curve: (S+1,), from 0 to all."""
+    if steps is None:
+        return torch.arange(patches + 1)
+    if not isinstance(steps, Iterable):
+        valid = _is_int(steps) and 1 <= steps <= patches
+        _require(valid, "steps", f"None, 1 to {patches} steps, or a sequence of counts", steps)
+        s = torch.arange(steps + 1)
+        quadratic = (patches * (s.double() / steps) ** 2).round().long()
+        return (quadratic - s).cummax(0).values + s  # at least one patch a step
+    counts = [int(count) for count in steps if _is_int(count)]
+    rises = all(a < b for a, b in zip(counts, counts[1:], strict=False))
+    valid = len(counts) == len(steps) and rises and counts[:1] == [0] and counts[-1] == patches
+    _require(valid, "steps", f"counts that rise from 0 to all {patches} patches", steps)
+    return torch.tensor(counts)
+
+
+def _flat_scores(patch_scores: Tensor) -> Tensor:
+    shape = tuple(patch_scores.shape)
+    _require(len(shape) == 3 and 0 not in shape[1:], "patch_scores", "shape (B, gh, gw)", shape)
+    _require(not patch_scores.is_complex(), "patch_scores", "real scores", patch_scores.dtype)
+    scores = patch_scores.detach().to("cpu", torch.float64).flatten(1)
+    bad = int((~scores.isfinite()).sum())
+    _require(bad == 0, "patch_scores", "finite scores", f"{bad} that are NaN or infinite")
+    return scores
+
+
+def _tied_share(scores: Tensor) -> Tensor:
+    """Return the share of patches whose score equals another's: (B, P) -> (B,)."""
+    ordered = scores.sort(1).values
+    equal = ordered[:, 1:] == ordered[:, :-1]
+    left, right = (torch.nn.functional.pad(equal, pad) for pad in ((1, 0), (0, 1)))
+    return (left | right).double().mean(1)
+
+
+def _target_probability(p: Tensor, targets: Tensor) -> Tensor:
+    """Pick each row's target from what ``predict_masked`` returned: (n, K) -> (n,)."""
+    shape = tuple(p.shape) if isinstance(p, Tensor) else type(p).__name__
+    proper = isinstance(p, Tensor) and p.ndim == 2 and len(p) == len(targets)
+    _require(proper, "predict_masked", f"probabilities of shape ({len(targets)}, K)", shape)
+    largest = int(targets.max())
+    _require(largest < p.shape[1], "targets", f"indices below K = {p.shape[1]}", largest)
+    p_target = p.to("cpu", torch.float64).gather(1, targets[:, None]).squeeze(1)
+    valid = bool(((p_target >= 0) & (p_target <= 1 + 1e-3)).all())
+    got = f"{p_target.min().item():.4g} to {p_target.max().item():.4g}"
+    _require(valid, "predict_masked", "probabilities in [0, 1], not logits or NaN", got)
+    return p_target
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _require(valid: bool, argument: str, expected: str, got: object) -> None:
+    if not valid:
+        raise ValueError(f"{argument}: expected {expected}, got {got}")

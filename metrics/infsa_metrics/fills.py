@@ -1,0 +1,184 @@
+"""Pixel fills: what stands where a patch was removed.
+
+``pixel_fill`` turns any image classifier into the ``predict_masked`` of a deletion curve. A fill is
+one function in a registry: it takes the preprocessing's mean and std and a seed, and returns what
+maps normalised images to their replacement. Figures made with different fills are not comparable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torchvision.transforms.v2.functional import gaussian_blur  # type: ignore[import-untyped, unused-ignore]
+
+from infsa_metrics.deletion import PredictMasked
+
+#: images (B, C, H, W) -> what their removed pixels become, broadcastable to (B, C, H, W)
+Replacement = Callable[[Tensor], Tensor]
+#: (mean, std, seed) -> Replacement
+Fill = Callable[[Sequence[float] | None, Sequence[float] | None, int], Replacement]
+
+#: Every fill by name; ``register_fill`` adds to it.
+FILLS: dict[str, Fill] = {}
+
+
+def register_fill(name: str) -> Callable[[Fill], Fill]:
+    """Register a fill under a name, as a decorator.
+
+    Raises:
+        ValueError: if the name is taken.
+
+    Example:
+        >>> @register_fill("ones")
+        ... def ones(mean, std, seed):
+        ...     return torch.ones_like
+        >>> FILLS.pop("ones")(None, None, 0)(torch.zeros(1, 1, 1, 2))
+        tensor([[[[1., 1.]]]])
+    """
+    if name in FILLS:
+        raise ValueError(f"name: expected a new fill, got {name!r}, which is registered already")
+
+    def add(fill: Fill) -> Fill:
+        FILLS[name] = fill
+        return fill
+
+    return add
+
+
+@register_fill("mean")
+def mean_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
+    """The data set's mean colour: zero after normalisation."""
+    return torch.zeros_like
+
+
+@register_fill("black")
+def black_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
+    """Black before normalisation: (0 − mean) / std in each channel."""
+    if mean is None or std is None or len(mean) != len(std) or min(std, default=0) <= 0:
+        got = f"mean={mean}, std={std}"
+        raise ValueError(f"mean, std: expected one mean and one std > 0 a channel, got {got}")
+    colour = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
+
+    def replace(images: Tensor) -> Tensor:
+        if len(colour) not in (1, images.shape[1]):
+            expected = f"{images.shape[1]} values, one a channel (or one for all)"
+            raise ValueError(f"mean, std: expected {expected}, got {len(colour)}")
+        return colour.to(images)[:, None, None]
+
+    return replace
+
+
+@register_fill("blur")
+def blur_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
+    """The image itself under a heavy Gaussian blur: σ = min(H, W) / 8, cut off at 3σ."""
+
+    def replace(images: Tensor) -> Tensor:
+        side = min(images.shape[-2:])
+        sigma = side / 8
+        width = 2 * min(math.ceil(3 * sigma), side - 1) + 1
+        # A Gaussian is separable: two passes of `width` taps in place of one of width².
+        rows: Tensor = gaussian_blur(images, [width, 1], [sigma])
+        blurred: Tensor = gaussian_blur(rows, [1, width], [sigma])
+        return blurred
+
+    return replace
+
+
+@register_fill("noise")
+def noise_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
+    """One standard-normal pattern (C, H, W) of the seed, the same for every image and device."""
+
+    def replace(images: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(images.shape[1:], generator=generator).to(images)
+
+    return replace
+
+
+def pixel_fill(
+    model: Callable[[Tensor], Tensor],
+    fill: str = "mean",
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    seed: int = 0,
+) -> PredictMasked:
+    """Make ``predict_masked`` for a classifier: fill the removed patches' pixels, then classify.
+
+    A pixel belongs to the patch its centre lies in, so H and W need not be multiples of the grid
+    that the mask's shape gives. A module is put in eval mode for each call, and left as found.
+
+    Args:
+        model: normalised images (B, C, H, W) -> logits (B, K).
+        fill: ``"mean"``, ``"black"``, ``"blur"``, ``"noise"``, or another name in ``FILLS``.
+        mean: the preprocessing's mean, per channel in [0, 1]; only ``"black"`` needs it.
+        std: the preprocessing's standard deviation, per channel; only ``"black"`` needs it.
+        seed: of the ``"noise"`` pattern.
+
+    Returns:
+        ``predict_masked(images (B, C, H, W) float, removed (B, gh, gw) bool)``, which gives
+        probabilities (B, K), a softmax in float32 (float64 if the logits are), and changes
+        neither argument.
+
+    Raises:
+        ValueError: for an unknown fill or a missing ``mean`` or ``std``; on calling, for images or
+            a mask of the wrong shape or dtype, or a model that does not return logits (B, K).
+
+    Example:
+        >>> def brightness(images):
+        ...     return images.mean((2, 3))
+        >>> images, removed = torch.ones(1, 2, 4, 4), torch.tensor([[[True, False]]])
+        >>> images[:, 1] = 0
+        >>> pixel_fill(brightness, "mean")(images, removed)  # softmax([0.5, 0])
+        tensor([[0.6225, 0.3775]])
+    """
+    if fill not in FILLS:
+        raise ValueError(f"fill: expected one of {', '.join(FILLS)}, got {fill!r}")
+    replace = FILLS[fill](mean, std, seed)
+
+    def predict_masked(images: Tensor, removed: Tensor) -> Tensor:
+        pixels = _pixel_mask(images, removed)
+        with _eval_mode(model):
+            logits = model(torch.where(pixels, replace(images), images))
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(f"model: expected logits of shape ({len(images)}, K), got {got}")
+        return logits.softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+    return predict_masked
+
+
+def _pixel_mask(images: Tensor, removed: Tensor) -> Tensor:
+    """Spread a mask over patches to pixels: (B, gh, gw) -> (B, 1, H, W)."""
+    if images.ndim != 4 or not images.is_floating_point():
+        got = f"{tuple(images.shape)} {images.dtype}"
+        raise ValueError(f"images: expected floats of shape (B, C, H, W), got {got}")
+    sizes, grid = images.shape[2:], removed.shape[1:]
+    fits = removed.ndim == 3 and all(0 < g <= n for g, n in zip(grid, sizes, strict=True))
+    if not fits or len(removed) != len(images) or removed.dtype != torch.bool:
+        expected = f"bool of shape ({len(images)}, gh <= {sizes[0]}, gw <= {sizes[1]})"
+        got = f"{tuple(removed.shape)} {removed.dtype}"
+        raise ValueError(f"removed: expected {expected}, got {got}")
+    # the patch of pixel i is floor((i + ½) g / n), in whole numbers
+    rows, columns = (
+        (2 * torch.arange(n, device=removed.device) + 1) * g // (2 * n)
+        for n, g in zip(sizes, grid, strict=True)
+    )
+    return removed[:, None, rows[:, None], columns].to(images.device)
+
+
+@contextmanager
+def _eval_mode(model: object) -> Iterator[None]:
+    """Hold a module in eval mode, and put back every submodule's own mode afterwards."""
+    training = [m for m in model.modules() if m.training] if isinstance(model, nn.Module) else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
