@@ -15,7 +15,7 @@ Source: Infinite Self-Attention, arXiv 2603.00175; Katz 1953; Brin and Page 1998
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,7 +42,7 @@ class Centrality:
     """Scores of every token, and what is known of their error.
 
     Attributes:
-        scores: (B, H, N) float32, non-negative; higher is more important.
+        scores: (B, H, N) float64, non-negative; higher is more important.
         error_bound: (B, H) upper bound on ‖scores − exact‖ / ‖scores‖, in the 2-norm for InfSA
             graphs and the 1-norm for softmax graphs.
         iterations: steps of the solver; 0 for a direct solve.
@@ -65,7 +65,7 @@ class Perron:
     """A Perron vector of every graph, and how well it satisfies its equation.
 
     Attributes:
-        vector: (B, H, N) float32, unit 2-norm, non-negative; NaN where ``value`` is 0, for a
+        vector: (B, H, N) float64, unit 2-norm, non-negative; NaN where ``value`` is 0, for a
             graph without cycles has no Perron vector.
         value: (B, H) the spectral radius ρ.
         residual: (B, H) ‖Âv − ρv‖₂ (or ‖Âᵀu − ρu‖₂) in float64, relative to ρ.
@@ -139,7 +139,7 @@ def katz(
     survival = _survival(op, gamma)
     transposed = direction == "received"
     # z = F·1 − 1 solves (I − γÂ) z = γÂ·1 without cancellation.
-    rhs = survival * _multiply(op.double(), transposed)(op.double().ones())
+    rhs = survival * _multiply(op.double, transposed)(op.double.ones())
     return _solve(op, gamma, rhs, transposed=transposed, tol=tol)
 
 
@@ -152,8 +152,9 @@ def degree(op: AttentionOperator, direction: Direction = "received") -> Centrali
     _choice("direction", direction, ("received", "emitted"))
     if direction == "emitted" and op.kind == "softmax":
         raise ValueError(f"the row sum {CONSTANT_ON_SOFTMAX}")
-    sums = op.column_sums() if direction == "received" else op.row_sums()
-    return _exact(op, sums)
+    sums = op.double.column_sums() if direction == "received" else op.double.row_sums()
+    zero, nan = torch.zeros_like(sums[..., 0]), torch.full_like(sums[..., 0], torch.nan)
+    return Centrality(sums, zero, 0, zero == 0, nan, nan)
 
 
 def pagerank(
@@ -178,7 +179,7 @@ def pagerank(
     _choice("direction", direction, ("received", "emitted"))
     if not 0 < damping < 1:
         raise ValueError(f"damping must lie in (0, 1), got {damping}")
-    op64 = op.double()
+    op64 = op.double
     step = _multiply(op64, direction == "received")
     out_degree = _multiply(op64, direction == "emitted")(op64.ones())
     dangling = out_degree == 0
@@ -193,54 +194,93 @@ def pagerank(
         if (bound <= tol).all():
             break
     nan = torch.full_like(bound, torch.nan)
-    return Centrality(x.float(), bound, iteration, bound <= tol, nan, nan)
+    return Centrality(x, bound, iteration, bound <= tol, nan, nan)
 
 
 def perron(
     op: AttentionOperator,
     side: Literal["left", "right"] = "left",
     tol: float = 1e-6,
-    max_iterations: int = 5000,
+    max_iterations: int = 2**20,
 ) -> Perron:
     """The Perron vector: left, uᵀÂ = ρuᵀ (received), or right, Âv = ρv (emitted).
 
-    Power iteration on Â + σI, which converges on periodic graphs too, from two starts.
+    Power iteration on Â + σI, which converges on periodic graphs too, from two starts; small
+    graphs double the number of steps at a time by squaring the matrix.
+
+    Args:
+        op: token graphs over (B, H).
+        side: ``"left"`` or ``"right"``.
+        tol: residual relative to ρ at which to stop.
+        max_iterations: power steps at most.
+
+    Returns:
+        :class:`Perron`.
 
     Raises:
         ValueError: for the right vector of a softmax graph, which is constant.
+
+    >>> q = torch.tensor([[[[1.0, 0], [0, 1]]]])
+    >>> result = perron(AttentionOperator(q, q))  # Â = I / √2: any vector is a Perron vector
+    >>> round(result.value.item(), 4), result.unique.item()
+    (0.7071, False)
     """
     _choice("side", side, ("left", "right"))
     if side == "right" and op.kind == "softmax":
         raise ValueError(f"the right Perron vector {CONSTANT_ON_SOFTMAX}")
-    op64 = op.double()
+    op64 = op.double
     step = _multiply(op64, side == "left")
+    shift = op64.frobenius_norm()[..., None, None] / 8
     ones = op64.ones()
     generator = torch.Generator().manual_seed(0)
     other = torch.rand(op.num_tokens, generator=generator, dtype=torch.float64).to(ones) + 0.5
-    x = torch.stack([ones, other.expand_as(ones)], dim=-1)  # (B, H, N, 2)
-    x = x / x.norm(dim=2, keepdim=True)
-    shift = op64.frobenius_norm()[..., None, None] / 4
-    for iteration in range(1, max_iterations + 1):
+    starts = torch.stack([ones, other.expand_as(ones)], dim=-1)  # (B, H, N, 2)
+    x, iterations = starts, 0
+    for x, iterations in _powers(op64, step, shift, starts, side == "left"):
         y = step(x)
-        value = (x * y).sum(2)  # (B, H, 2)
+        value = (x * y).sum(2)  # (B, H, 2), Rayleigh quotients
         residual = (y - value[:, :, None] * x).norm(dim=2) / value
-        done = (residual <= tol).all(-1) | (op64.dead())
-        if iteration % 10 == 0 and bool(done.all()):
+        settled = (residual <= tol).all(-1) | op64.dead()
+        if bool(settled.all()) or iterations >= max_iterations:
             break
-        x = y + shift * x
-        x = x / x.norm(dim=2, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-    acyclic = _acyclic(step, ones, done)
-    value = torch.where(acyclic[..., None], 0.0, value)
-    agree = (x[..., 0] * x[..., 1]).sum(-1) / x.norm(dim=2).prod(-1) > 1 - 1e-6
-    vector = torch.where(acyclic[..., None], torch.nan, x[..., 0].clamp_min(0))
+    acyclic = _acyclic(step, ones, settled & ~op64.dead())
+    agree = (x[..., 0] * x[..., 1]).sum(-1) > 1 - 1e-6
     return Perron(
-        vector.float(),
-        value[..., 0].float(),
+        torch.where(acyclic[..., None], torch.nan, x[..., 0]),
+        torch.where(acyclic, 0.0, value[..., 0]),
         torch.where(acyclic, 0.0, residual[..., 0]),
-        iteration,
+        iterations,
         acyclic | (residual[..., 0] <= tol),
         agree & ~acyclic,
     )
+
+
+def _powers(
+    op: AttentionOperator,
+    step: Callable[[Tensor], Tensor],
+    shift: Tensor,
+    x: Tensor,
+    transposed: bool,
+) -> Iterator[tuple[Tensor, int]]:
+    """(Â + σI)ᵗ x with unit columns, for growing t."""
+    tiny = torch.finfo(x.dtype).tiny
+    if op.num_tokens <= DIRECT_TOKENS:
+        matrix = op.dense().transpose(-2, -1) if transposed else op.dense()
+        power = matrix + shift * torch.eye(op.num_tokens, dtype=x.dtype, device=x.device)
+        steps = 1
+        while True:
+            y = power @ x
+            yield y / y.norm(dim=2, keepdim=True).clamp_min(tiny), steps
+            power = power @ power
+            power = power / power.amax((-2, -1), keepdim=True).clamp_min(tiny)
+            steps *= 2
+    steps = 0
+    while True:
+        for _ in range(10):
+            x = step(x) + shift * x
+            x = x / x.norm(dim=2, keepdim=True).clamp_min(tiny)
+        steps += 10
+        yield x, steps
 
 
 def series(
@@ -281,7 +321,7 @@ def _solve(
     so ‖x − x*‖₁ ≤ ‖r‖₁ / (1 − γ).
     """
     survival = _survival(op, gamma)  # (H, 1)
-    op64 = op.double()
+    op64 = op.double
     step = _multiply(op64, transposed)
     norm = 1 if op.kind == "softmax" else 2
     contraction = survival[..., 0] * (1 if op.kind == "softmax" else op64.frobenius_norm())
@@ -306,11 +346,10 @@ def _solve(
             for _ in range(10):
                 x = rhs + survival * step(x)
             iterations += 10
-    scores = x.float()
-    error_bound = bound(scores.double())
+    error_bound = bound(x)
     absorption = 1 - survival * op64.row_sums()
     return Centrality(
-        scores,
+        x,
         error_bound,
         iterations,
         error_bound <= tol,
@@ -319,22 +358,19 @@ def _solve(
     )
 
 
-def _exact(op: AttentionOperator, scores: Tensor) -> Centrality:
-    zero = scores.new_zeros(scores.shape[:2])
-    nan = torch.full_like(zero, torch.nan)
-    return Centrality(scores.float(), zero, 0, zero == 0, nan, nan)
+def _acyclic(step: Callable[[Tensor], Tensor], ones: Tensor, cyclic: Tensor) -> Tensor:
+    """Which graphs have no cycle (ρ = 0): Âᵗ·1 vanishes within N steps. (B, H) bool.
 
-
-def _acyclic(step: Callable[[Tensor], Tensor], ones: Tensor, settled: Tensor) -> Tensor:
-    """Which graphs have no cycle (ρ = 0): Âᵗ·1 vanishes within N steps. (B, H) bool."""
+    ``cyclic`` marks those that are known to have one; where all others have vanished it stops.
+    """
     x = ones
     for _ in range(ones.shape[-1]):
         x = step(x)
         size = x.amax(-1, keepdim=True)
-        if bool((settled & (size[..., 0] > 0)).all()):
+        if bool((cyclic | (size[..., 0] == 0)).all()):
             break
         x = torch.where(size > 0, x / size.clamp_min(torch.finfo(x.dtype).tiny), 0.0)
-    return x.amax(-1) == 0
+    return (x.amax(-1) == 0) & ~cyclic
 
 
 def _multiply(op: AttentionOperator, transposed: bool) -> Callable[[Tensor], Tensor]:
@@ -346,7 +382,9 @@ def _survival(op: AttentionOperator, gamma: float | Tensor) -> Tensor:
     heads = op.shape[1]
     survival = torch.as_tensor(gamma, dtype=torch.float64, device=op.q.device)
     if survival.numel() not in (1, heads):
-        raise ValueError(f"gamma must be one number or one per head ({heads}), got {survival.shape}")
+        raise ValueError(
+            f"gamma must be one number or one per head ({heads}), got {survival.shape}"
+        )
     if not bool(((survival > 0) & (survival < 1)).all()):
         raise ValueError(f"gamma must lie in (0, 1), got {survival.flatten().tolist()}")
     return survival.reshape(-1, 1).expand(heads, 1)

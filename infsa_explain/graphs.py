@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from timm.layers.attention import Attention
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .attention import INITIAL_GAMMA, LinearInfSA, PureInfSA, linear_weights
 from .operator import AttentionOperator
 
-__all__ = ["Graphs", "attention_family", "capture", "dead_heads"]
+__all__ = ["Graphs", "attention_family", "attention_kinds", "capture", "dead_heads"]
 
 
 class Layer(NamedTuple):
@@ -35,34 +35,54 @@ class Layer(NamedTuple):
     kind: str
 
 
-Reader = Callable[[Any, Tensor], Layer]
-_FAMILIES: dict[type[nn.Module], Reader] = {}
+class Reading(NamedTuple):
+    """q and k of an attention module (B, H, N, d), γ per head (H,), and the softmax's scale."""
+
+    q: Tensor
+    k: Tensor
+    gamma: Tensor
+    scale: float | None = None
 
 
-def attention_family(*types: type[nn.Module]) -> Callable[[Reader], Reader]:
+class Family(NamedTuple):
+    kind: str
+    read: Callable[[Any, Tensor], Reading]
+
+    def layer(self, module: nn.Module, x: Tensor) -> Layer:
+        q, k, gamma, scale = self.read(module, x)
+        graph: Literal["infsa", "softmax"] = "softmax" if self.kind == "softmax" else "infsa"
+        operator = AttentionOperator(q, k, graph, scale=scale)
+        return Layer(operator, gamma.detach().float(), self.kind)
+
+
+Reader = Callable[[Any, Tensor], Reading]
+_FAMILIES: dict[type[nn.Module], Family] = {}
+
+
+def attention_family(attention: type[nn.Module], kind: str) -> Callable[[Reader], Reader]:
     """Register how to read q and k of an attention module from the tokens that enter it."""
 
     def register(reader: Reader) -> Reader:
-        _FAMILIES.update(dict.fromkeys(types, reader))
+        _FAMILIES[attention] = Family(kind, reader)
         return reader
 
     return register
 
 
-@attention_family(PureInfSA, LinearInfSA)
-def _infsa(module: PureInfSA | LinearInfSA, x: Tensor) -> Layer:
+@attention_family(PureInfSA, "pure")
+@attention_family(LinearInfSA, "linear")
+def _infsa(module: PureInfSA | LinearInfSA, x: Tensor) -> Reading:
     q, k, _ = module.queries_keys_values(x)
-    kind = "pure" if isinstance(module, PureInfSA) else "linear"
-    return Layer(AttentionOperator(q, k), module.gamma.detach().float(), kind)
+    return Reading(q, k, module.gamma)
 
 
-@attention_family(Attention)
-def _timm_softmax(module: Attention, x: Tensor) -> Layer:
+@attention_family(Attention, "softmax")
+def _timm_softmax(module: Attention, x: Tensor) -> Reading:
     qkv = module.qkv(x).unflatten(-1, (3, module.num_heads, -1))
     q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     q, k = module.q_norm(q), module.k_norm(k)
     gamma = torch.full((module.num_heads,), INITIAL_GAMMA, device=x.device)
-    return Layer(AttentionOperator(q, k, "softmax", scale=module.scale), gamma, "softmax")
+    return Reading(q, k, gamma, module.scale)
 
 
 @dataclass(frozen=True)
@@ -108,6 +128,11 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
+def attention_kinds(model: nn.Module) -> set[str]:
+    """The kinds of attention in a model, of ``"linear"``, ``"pure"`` and ``"softmax"``."""
+    return {_FAMILIES[type(module)].kind for module in attention_modules(model).values()}
+
+
 def capture(model: nn.Module, images: Tensor) -> Graphs:
     """Run the model once and read the token graph of every layer.
 
@@ -127,7 +152,7 @@ def capture(model: nn.Module, images: Tensor) -> Graphs:
 
     def read(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            layers[name] = _FAMILIES[type(module)](module, inputs[0])
+            layers[name] = _FAMILIES[type(module)].layer(module, inputs[0])
 
         return hook
 

@@ -319,6 +319,19 @@ def _from_registry(name: str, pretrained: bool, kwargs: dict[str, Any]) -> nn.Mo
     return model
 
 
+def registered() -> list[str]:
+    """The untrained names that this module adds to timm's registry."""
+    return [name for name in default_cfgs if name not in BUNDLED]
+
+
+def card_facts(name: str) -> tuple[str, str, str, str]:
+    """Attention, parameters, data and accuracy of a bundled model, from its card."""
+    facts = json.loads(Path(weights_file(name)).with_suffix(".json").read_text())
+    low, high = facts["accuracy_interval"]
+    accuracy = f"{facts['accuracy']:.1%} [{low:.1%}, {high:.1%}]"
+    return facts["attention"], f"{facts['parameters']:,}", facts["data"], accuracy
+
+
 def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Weights and metadata of a safetensors file, or of a torch file read as data only.
 

@@ -1,7 +1,8 @@
 """One layer's token graph as an operator: applied to vectors, formed only when asked.
 
 ``AttentionOperator(q, k)`` stands for the (N, N) matrix Â of every batch element and head. It
-multiplies vectors by Â or Âᵀ in tiles of rows, so that memory stays bounded at any N.
+multiplies vectors by Â or Âᵀ in tiles of rows, so that memory stays bounded at any N; graphs that
+fit into one tile are kept between products.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .attention import EPS, affinity
+from .attention import EPS, affinity, frobenius_norm
 
 __all__ = ["AttentionOperator"]
 
@@ -79,8 +80,11 @@ class AttentionOperator:
         batch, heads, tokens = self.q.shape[:3]
         return batch, heads, tokens
 
+    @cached_property
     def double(self) -> AttentionOperator:
         """The same graph in float64, for residuals."""
+        if self.q.dtype == torch.float64:
+            return self
         return AttentionOperator(
             self.q.double(), self.k.double(), self.kind, scale=self.scale, max_bytes=self.max_bytes
         )
@@ -127,11 +131,8 @@ class AttentionOperator:
     @cached_property
     def _raw_norm(self) -> Tensor:
         """Frobenius norm of the tiles as they come, (B, H) float64."""
-        squares = [
-            torch.linalg.vector_norm(tile, dim=-1).double().square().sum(-1)
-            for _, tile in self._tiles()
-        ]
-        return torch.stack(squares).sum(0).sqrt()
+        tiles = [frobenius_norm(tile) for _, tile in self._tiles()]
+        return torch.linalg.vector_norm(torch.stack(tiles), dim=0, dtype=torch.float64)
 
     @property
     def _norm(self) -> Tensor:
@@ -141,7 +142,9 @@ class AttentionOperator:
 
     def _columns(self, x: Tensor) -> Tensor:
         if x.shape[:3] != self.shape or x.ndim not in (3, 4):
-            raise ValueError(f"x must be {self.shape} or {(*self.shape, 'm')}, got {tuple(x.shape)}")
+            raise ValueError(
+                f"x must be {self.shape} or {(*self.shape, 'm')}, got {tuple(x.shape)}"
+            )
         x = x.to(self.q.dtype)
         return x[..., None] if x.ndim == 3 else x
 
@@ -149,11 +152,20 @@ class AttentionOperator:
         """Rows of the graph before division by its norm: (slice, (B, H, rows, N))."""
         batch, heads, tokens = self.shape
         step = max(1, self.max_bytes // (batch * heads * tokens * self.q.element_size()))
+        if step >= tokens:
+            yield slice(0, tokens), self._whole
+            return
         for start in range(0, tokens, step):
             rows = slice(start, min(start + step, tokens))
-            q = self.q[:, :, rows]
-            if self.kind == "infsa":
-                yield rows, affinity(q, self.k)
-            else:
-                with torch.autocast(q.device.type, enabled=False):
-                    yield rows, (self.scale * q @ self.k.transpose(-2, -1)).softmax(-1)
+            yield rows, self._rows(rows)
+
+    @cached_property
+    def _whole(self) -> Tensor:
+        return self._rows(slice(None))
+
+    def _rows(self, rows: slice) -> Tensor:
+        q = self.q[:, :, rows]
+        if self.kind == "infsa":
+            return affinity(q, self.k)
+        with torch.autocast(q.device.type, enabled=False):
+            return (self.scale * q @ self.k.transpose(-2, -1)).softmax(-1)

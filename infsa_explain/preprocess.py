@@ -24,9 +24,7 @@ def data_config(model: nn.Module) -> dict[str, Any]:
     return config
 
 
-def preprocess(
-    model: nn.Module, images: Sequence[NDArray[np.uint8]] | NDArray[np.uint8]
-) -> Tensor:
+def preprocess(model: nn.Module, images: Sequence[NDArray[np.uint8]] | NDArray[np.uint8]) -> Tensor:
     """Resize, crop and normalise as the model expects.
 
     Args:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-__all__ = ["forward_patches"]
+__all__ = ["drop_fill", "forward_patches"]
 
 
 def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
@@ -42,3 +44,35 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
     finally:
         handle.remove()
     return logits
+
+
+def drop_fill(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """The fill ``drop``: removed patches are taken out of a ViT's tokens, not painted over.
+
+    Args:
+        model: a timm ``VisionTransformer``.
+
+    Returns:
+        ``predict_masked(images, removed)`` for ``infsa_metrics.deletion_curve``: images
+        (B, 3, H, W), removed (B, gh, gw) bool, to probabilities (B, C). An image with no patch
+        left is the image whose every patch is the mean (zero after normalisation).
+    """
+
+    def predict_masked(images: Tensor, removed: Tensor) -> Tensor:
+        kept = (~removed.flatten(1)).sum(1)
+        probabilities: Tensor | None = None
+        for count in kept.unique().tolist():
+            group = (kept == count).nonzero().squeeze(1)
+            if count:
+                keep = (~removed[group].flatten(1)).nonzero()[:, 1].view(-1, count)
+                logits = forward_patches(model, images[group], keep)
+            else:
+                logits = model(torch.zeros_like(images[group]))
+            if probabilities is None:
+                probabilities = logits.new_zeros(len(images), logits.shape[1], dtype=torch.float32)
+            probabilities[group] = logits.float().softmax(-1)
+        if probabilities is None:
+            raise ValueError("images must hold at least one image")
+        return probabilities
+
+    return predict_masked

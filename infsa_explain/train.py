@@ -5,35 +5,42 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import timm
 import torch
+from infsa_metrics import bootstrap_mean
+from PIL import Image
 from timm.data import create_transform
 from timm.data.mixup import Mixup
 from timm.loss import SoftTargetCrossEntropy
+from timm.models.vision_transformer import VisionTransformer
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from . import models  # noqa: F401  (registers the names with timm)
 from .attention import LinearInfSA, PureInfSA
-from .data.digits import PhotoDigits
-from .data.samples import ImageData
+from .data import ImageData, PhotoDigits, open_data
 from .graphs import capture, dead_heads
+from .models import load, read_checkpoint, save
+from .preprocess import data_config
 from .tokens import forward_patches
 
-__all__ = ["Recipe", "train"]
+__all__ = ["Epoch", "Recipe", "recipe_for", "train"]
 
 #: A rise of the share of dead heads from one epoch to the next that is worth a warning.
-DEAD_HEAD_JUMP = 0.1
+DEAD_HEAD_JUMP = 0.2
+#: Held-out images of ``photo-digits`` that every epoch is scored on.
+HELD_OUT = 500
 
 
 @dataclass(frozen=True)
@@ -79,9 +86,51 @@ class Recipe:
     model_args: dict[str, Any] = field(default_factory=dict)
 
 
+RECIPES: dict[str, dict[str, Any]] = {
+    "photo-digits": {"epochs": 22, "window_epochs": 16, "lr": 2e-3},
+    "folder": {
+        "epochs": 40,
+        "lr": 2e-3,
+        "warmup_epochs": 3,
+        "mixup": 0.2,
+        "cutmix": 0.5,
+        "erasing": 0.1,
+        "drop_path": 0.05,
+    },
+}
+
+
+def recipe_for(model: str, data: str, **overrides: Any) -> Recipe:
+    """The recipe that a data set is trained with here, with what the caller wants otherwise.
+
+    Args:
+        model: a name in timm's registry.
+        data: ``"photo-digits"`` or a folder.
+        **overrides: fields of :class:`Recipe`; None leaves the recipe's own.
+
+    >>> recipe_for("infvit_linear_digits", "photo-digits", epochs=3).epochs
+    3
+    """
+    base = RECIPES["photo-digits" if data == PhotoDigits.name else "folder"]
+    chosen = {key: value for key, value in overrides.items() if value is not None}
+    # A run shorter than the curriculum has none.
+    if chosen.get("epochs", base["epochs"]) <= base.get("window_epochs", 0):
+        base = base | {"window_epochs": 0}
+    return Recipe(model, data, **{**base, **chosen})
+
+
 @dataclass(frozen=True)
 class Epoch:
-    """What is known at the end of an epoch; one line of ``log.jsonl``."""
+    """What is known at the end of an epoch; one line of ``log.jsonl``.
+
+    Attributes:
+        epoch: from 0.
+        loss: mean training loss.
+        accuracy: of the averaged weights on the held-out images, 0 to 1.
+        dead_heads: share of (layer, image, head) that pass nothing on, on held-out images.
+        gamma: smallest and largest γ, or None for a softmax model.
+        seconds: that the epoch took.
+    """
 
     epoch: int
     loss: float
@@ -89,25 +138,6 @@ class Epoch:
     dead_heads: float
     gamma: tuple[float, float] | None
     seconds: float
-
-
-class _Transformed(Dataset[tuple[Tensor, int, Tensor]]):
-    """Samples as (normalised image, label, box), for a loader."""
-
-    def __init__(self, data: ImageData, transform: Callable[[Any], Tensor]) -> None:
-        self.data, self.transform = data, transform
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, int, Tensor]:
-        from PIL import Image
-
-        sample = self.data[i]
-        if sample.label is None:
-            raise ValueError(f"{sample.image_id} has no label; training needs one for each image")
-        box = torch.from_numpy(sample.boxes[0]) if len(sample.boxes) else torch.zeros(4)
-        return self.transform(Image.fromarray(sample.image)), sample.label, box
 
 
 def train(
@@ -127,7 +157,7 @@ def train(
 
     Args:
         recipe: what to train, on what, how.
-        out: a folder; gets ``recipe.json``, ``log.jsonl``, ``last.pt`` while training, and
+        out: a folder; gets ``recipe.json``, ``log.jsonl`` and ``last.pt`` while training, and
             ``<model>.safetensors`` with its card ``<model>.md`` at the end.
         resume: go on from ``last.pt``.
         init: a checkpoint to start from.
@@ -139,15 +169,18 @@ def train(
         The path of the safetensors file.
 
     Raises:
-        ValueError: if ``out`` holds a run and ``resume`` is off, or holds another recipe's run.
+        ValueError: if ``out`` holds a run and ``resume`` is off, or holds another recipe's run,
+            or an image has no label.
         FloatingPointError: if the loss is no longer finite.
     """
     folder = Path(out)
+    data, held_out = _data(recipe, "train"), _data(recipe, "val")
     _claim(folder, recipe, resume)
     device = torch.device(device)
     torch.manual_seed(recipe.seed)
-    data, held_out = _data(recipe, "train"), _data(recipe, "val")
-    model = _model(recipe, len(held_out.classes), init).to(device)
+    model = _new_model(recipe, len(held_out.classes)).to(device)
+    if init is not None:
+        load(model, checkpoint=init, device=device)
     ema = ModelEmaV3(model, decay=recipe.ema_decay, use_warmup=True)
     optimizer = create_optimizer_v2(
         model, opt="adamw", lr=recipe.lr, weight_decay=recipe.weight_decay
@@ -161,72 +194,76 @@ def train(
         warmup_lr_init=recipe.lr / 100,
         t_in_epochs=False,
     )
-    first = 0
-    last = folder / "last.pt"
+    last, first, dead_before = folder / "last.pt", 0, 0.0
     if resume and last.exists():
         state = torch.load(last, map_location=device, weights_only=True)
         model.load_state_dict(state["model"])
         ema.module.load_state_dict(state["ema"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
-        ema.update_step = state["ema_step"] if hasattr(ema, "update_step") else 0
-
-    previous_dead = 0.0
     for epoch in range(first, recipe.epochs):
         began = time.monotonic()
         _seed_epoch(recipe.seed, epoch)
-        loss = _train_epoch(recipe, epoch, model, ema, optimizer, schedule, device, on_step)
-        correct = evaluate_accuracy(ema.module, held_out, device)
-        dead, gamma = head_health(ema.module, held_out, device)
+        loader = _loader(recipe, epoch, model)
+        loss = _train_epoch(recipe, epoch, loader, model, ema, optimizer, schedule, on_step)
+        average = ema.module
         result = Epoch(
-            epoch, loss, float(correct.mean()), dead, gamma, round(time.monotonic() - began, 1)
+            epoch,
+            loss,
+            float(correct(average, held_out).mean()),
+            dead_head_share(average, held_out),
+            gamma_range(average),
+            round(time.monotonic() - began, 1),
         )
-        _save_atomically(
+        with (folder / "log.jsonl").open("a") as log:
+            log.write(json.dumps(asdict(result)) + "\n")
+        _save_state(
             last,
             {
                 "epoch": epoch,
                 "model": model.state_dict(),
-                "ema": ema.module.state_dict(),
-                "ema_step": (epoch + 1) * steps,
+                "ema": average.state_dict(),
                 "optimizer": optimizer.state_dict(),
             },
         )
-        with (folder / "log.jsonl").open("a") as log:
-            log.write(json.dumps(asdict(result)) + "\n")
         on_epoch(result)
-        if dead > previous_dead + DEAD_HEAD_JUMP:
-            import warnings
-
+        if epoch and result.dead_heads > dead_before + DEAD_HEAD_JUMP:
             warnings.warn(
-                f"epoch {epoch}: the share of dead heads rose from {previous_dead:.0%} to "
-                f"{dead:.0%}; a lower lr or clip_grad may keep them alive",
+                f"epoch {epoch + 1}: dead heads rose from {dead_before:.0%} to "
+                f"{result.dead_heads:.0%}; a lower lr or clip_grad may keep them alive",
                 stacklevel=2,
             )
-        previous_dead = dead
-    return folder
+        dead_before = result.dead_heads
+    return _finish(recipe, folder, ema.module, held_out)
 
 
 def _train_epoch(
     recipe: Recipe,
     epoch: int,
-    model: nn.Module,
+    loader: DataLoader[tuple[Tensor, int, Tensor]],
+    model: VisionTransformer,
     ema: ModelEmaV3,
     optimizer: torch.optim.Optimizer,
     schedule: CosineLRScheduler,
-    device: torch.device,
     on_step: Callable[[int, int], None],
 ) -> float:
+    """One pass; returns the mean loss."""
     model.train()
+    device = next(model.parameters()).device
     windowed = epoch < recipe.window_epochs
-    loader = _loader(recipe, epoch, model)
-    mix = Mixup(
-        mixup_alpha=recipe.mixup,
-        cutmix_alpha=recipe.cutmix,
-        label_smoothing=recipe.label_smoothing,
-        num_classes=model.num_classes,
-    ) if (recipe.mixup or recipe.cutmix) and not windowed else None
-    soft, hard = SoftTargetCrossEntropy(), nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
-    total = 0.0
+    mix = None
+    if (recipe.mixup or recipe.cutmix) and not windowed:
+        mix = Mixup(
+            recipe.mixup,
+            recipe.cutmix,
+            label_smoothing=recipe.label_smoothing,
+            num_classes=model.num_classes,
+        )
+    soft, hard = (
+        SoftTargetCrossEntropy(),
+        nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing),
+    )
+    total, seen = 0.0, 0
     for step, (images, labels, boxes) in enumerate(loader):
         if mix is not None and len(images) % 2:  # mixing pairs the first image with the last
             images, labels, boxes = images[:-1], labels[:-1], boxes[:-1]
@@ -239,7 +276,7 @@ def _train_epoch(
                 logits = forward_patches(model, images, window(boxes, model, side).to(device))
             else:
                 logits = model(images)
-            loss = (soft if mix is not None else hard)(logits, labels)
+            loss = (hard if mix is None else soft)(logits, labels)
         if not loss.isfinite():
             raise FloatingPointError(f"the loss is {loss.item()} in epoch {epoch}, step {step}")
         optimizer.zero_grad(set_to_none=True)
@@ -250,16 +287,18 @@ def _train_epoch(
         optimizer.step()
         ema.update(model, step=done)
         total += loss.item() * len(images)
+        seen += len(images)
         on_step(done, recipe.epochs * len(loader))
-    return total / len(loader.dataset)
+    return total / seen
 
 
-def window_side(recipe: Recipe, epoch: int, model: nn.Module) -> int:
-    """Side of the window in patches: from 5, slowly at first, to the whole grid."""
-    return 5 + int((min(model.patch_embed.grid_size) - 5) * (epoch / recipe.window_epochs) ** 2)
+def window_side(recipe: Recipe, epoch: int, model: VisionTransformer) -> int:
+    """Side of the window in patches: from 7, slowly at first, to the whole grid."""
+    whole = min(model.patch_embed.grid_size)
+    return 7 + int((whole - 7) * (epoch / recipe.window_epochs) ** 2)
 
 
-def window(boxes: Tensor, model: nn.Module, side: int) -> Tensor:
+def window(boxes: Tensor, model: VisionTransformer, side: int) -> Tensor:
     """Raster indices of ``side``×``side`` patches at random about each box: (B, side²)."""
     gh, gw = model.patch_embed.grid_size
     ph, pw = model.patch_embed.patch_size
@@ -278,85 +317,188 @@ def _between(low: Tensor, high: Tensor) -> Tensor:
 
 
 def _seed_epoch(seed: int, epoch: int) -> None:
-    import random
-
     mixed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
     random.seed(mixed)
-    np.random.seed(mixed)
+    np.random.seed(mixed)  # noqa: NPY002  (timm's mixup draws from it)
     torch.manual_seed(mixed)
 
 
 def _data(recipe: Recipe, split: str) -> ImageData:
     if recipe.data == PhotoDigits.name:
-        return PhotoDigits(split, recipe.epoch_size if split == "train" else 500)
-    from .data import open_data
+        return (
+            PhotoDigits("train", recipe.epoch_size)
+            if split == "train"
+            else PhotoDigits("val", HELD_OUT)
+        )
+    return open_data(recipe.data, split="train" if split == "train" else "val")
 
-    return open_data(recipe.data, split=split)
+
+class _Transformed(Dataset[tuple[Tensor, int, Tensor]]):
+    """Samples as (normalised image, label, box), for a loader."""
+
+    def __init__(self, data: ImageData, transform: Callable[[Any], Tensor]) -> None:
+        self.data, self.transform = data, transform
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int, Tensor]:
+        sample = self.data[i]
+        if sample.label is None:
+            raise ValueError(f"{sample.image_id} has no label; training needs one for each image")
+        box = torch.from_numpy(sample.boxes[0]) if len(sample.boxes) else torch.zeros(4)
+        return self.transform(Image.fromarray(sample.image)), sample.label, box
 
 
-def _loader(recipe: Recipe, epoch: int, model: nn.Module) -> DataLoader:
-    config = model.pretrained_cfg
-    size = model.patch_embed.img_size
-    common = {"mean": config["mean"], "std": config["std"], "interpolation": "bilinear"}
-    data = _data(recipe, "train")
+def _loader(
+    recipe: Recipe, epoch: int, model: VisionTransformer
+) -> DataLoader[tuple[Tensor, int, Tensor]]:
+    config, data = data_config(model), _data(recipe, "train")
     if isinstance(data, PhotoDigits):
-        difficulty = min(1.0, 1.5 * epoch / recipe.window_epochs) if recipe.window_epochs else 1.0
-        data = PhotoDigits("train", len(data), seed=recipe.seed * 10_000 + epoch, difficulty=difficulty)
-        transform = create_transform((3, *size), crop_pct=1.0, **common)
+        difficulty = epoch / recipe.window_epochs if epoch < recipe.window_epochs else 1.0
+        data = PhotoDigits("train", len(data), recipe.seed * 10_000 + epoch, difficulty)
+        transform = create_transform(**config, is_training=False)
     else:
         transform = create_transform(
-            (3, *size),
+            config["input_size"],
             is_training=True,
             scale=(recipe.crop_scale, 1.0),
             color_jitter=0.3,
             re_prob=recipe.erasing,
-            **common,
+            interpolation=config["interpolation"],
+            mean=config["mean"],
+            std=config["std"],
         )
     return DataLoader(_Transformed(data, transform), recipe.batch_size, shuffle=True)
 
 
-def evaluate_accuracy(model: nn.Module, data: ImageData, device: torch.device) -> Tensor:
-    """Whether each image is classified right: (n,) bool."""
+def correct(model: nn.Module, data: ImageData) -> Tensor:
+    """Whether each image of ``data`` is classified right: (n,) float, 0 or 1."""
     model.eval()
-    config = model.pretrained_cfg
-    transform = create_transform(
-        (3, *model.patch_embed.img_size), crop_pct=1.0, mean=config["mean"], std=config["std"]
-    )
-    correct = []
+    device = next(model.parameters()).device
+    transform = create_transform(**data_config(model), is_training=False)
+    hits = []
     with torch.no_grad():
         for images, labels, _ in DataLoader(_Transformed(data, transform), 64):
-            correct.append(model(images.to(device)).argmax(-1).cpu() == labels)
-    return torch.cat(correct).float()
+            hits.append(model(images.to(device)).argmax(-1).cpu() == labels)
+    return torch.cat(hits).float()
 
 
-def head_health(model, data, device, n=32):
+def dead_head_share(model: nn.Module, data: ImageData, images: int = 32) -> float:
+    """Share of (layer, image, head) that pass nothing on, over the first images of ``data``."""
     model.eval()
-    config = model.pretrained_cfg
-    transform = create_transform(
-        (3, *model.patch_embed.img_size), crop_pct=1.0, mean=config["mean"], std=config["std"]
-    )
-    td = _Transformed(data, transform)
-    images = torch.stack([td[i][0] for i in range(n)]).to(device)
-    dead = dead_heads(capture(model, images)).float().mean().item()
-    gammas = [m.gamma.detach() for m in model.modules() if isinstance(m, (PureInfSA, LinearInfSA))]
-    if not gammas:
-        return dead, None
-    g = torch.cat(gammas)
-    return dead, (g.min().item(), g.max().item())
+    transform = create_transform(**data_config(model), is_training=False)
+    some = _Transformed(data, transform)
+    batch = torch.stack([some[i][0] for i in range(min(images, len(some)))])
+    graphs = capture(model, batch.to(next(model.parameters()).device))
+    return float(dead_heads(graphs).float().mean())
 
 
-def _model(recipe: Recipe, num_classes: int, init: str | None) -> nn.Module:
-    return timm.create_model(
-        recipe.model, num_classes=num_classes, drop_path_rate=recipe.drop_path, **recipe.model_args
+def gamma_range(model: nn.Module) -> tuple[float, float] | None:
+    """The smallest and largest γ of a model's heads, None where it has none."""
+    layers = [m for m in model.modules() if isinstance(m, (PureInfSA, LinearInfSA))]
+    if not layers:
+        return None
+    gamma = torch.cat([layer.gamma.detach() for layer in layers])
+    return float(gamma.min()), float(gamma.max())
+
+
+def _new_model(recipe: Recipe, num_classes: int) -> VisionTransformer:
+    if not timm.is_model(recipe.model):
+        load(recipe.model)  # says what is wrong with the name
+    model = timm.create_model(
+        recipe.model,
+        num_classes=num_classes,
+        drop_path_rate=recipe.drop_path,
+        **recipe.model_args,
     )
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            f"{recipe.model} is no timm VisionTransformer; only those are trained here"
+        )
+    return model
 
 
 def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Make the folder this recipe's, or say whose it is."""
+    path, own = folder / "recipe.json", json.loads(json.dumps(asdict(recipe)))
+    if path.exists():
+        if not resume:
+            raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
+        theirs = json.loads(path.read_text())
+        differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
+        if differ:
+            raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.json").write_text(json.dumps(asdict(recipe)))
+    path.write_text(json.dumps(own, indent=2) + "\n")
 
 
-def _save_atomically(path: Path, state: dict[str, Any]) -> None:
+def _save_state(path: Path, state: dict[str, Any]) -> None:
     temporary = path.with_suffix(".tmp")
     torch.save(state, temporary)
     temporary.replace(path)
+
+
+def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> Path:
+    """Write the averaged weights in float16 and their card; the card's accuracy is the file's."""
+    path = folder / f"{recipe.model}.safetensors"
+    save(model, path, architecture=recipe.model, arguments=recipe.model_args, classes=data.classes)
+    model.load_state_dict(read_checkpoint(path)[0])
+    accuracy = bootstrap_mean(correct(model, data))
+    facts = {
+        "model": recipe.model,
+        "attention": type(cast(Any, model).blocks[0].attn).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "data": data.name,
+        "classes": data.classes,
+        "accuracy": accuracy.mean,
+        "accuracy_interval": [accuracy.low, accuracy.high],
+        "images": accuracy.n,
+        "dead_heads": dead_head_share(model, data),
+        "gamma": gamma_range(model),
+        "recipe": asdict(recipe),
+    }
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
+    path.with_suffix(".md").write_text(_card(facts))
+    return path
+
+
+def _card(facts: dict[str, Any]) -> str:
+    low, high = facts["accuracy_interval"]
+    gamma = (
+        ""
+        if facts["gamma"] is None
+        else (f"| γ over heads | {facts['gamma'][0]:.2f} to {facts['gamma'][1]:.2f} |\n")
+    )
+    recipe = "\n".join(f"| {key} | {value} |" for key, value in facts["recipe"].items())
+    return f"""# {facts["model"]}
+
+A small Vision Transformer for trying out and testing maps of attention. It is no competitive
+classifier and should not be used as one.
+
+| | |
+| --- | --- |
+| attention | {facts["attention"]} |
+| parameters | {facts["parameters"]:,} |
+| data | {facts["data"]}, {len(facts["classes"])} classes: {", ".join(facts["classes"])} |
+| accuracy | {facts["accuracy"]:.1%} [{low:.1%}, {high:.1%}], n = {facts["images"]} held-out images |
+| dead heads | {facts["dead_heads"]:.1%} |
+{gamma}| on disk | float16 |
+
+{DATA_TERMS.get(facts["data"], "")}
+
+## Recipe
+
+| | |
+| --- | --- |
+{recipe}
+"""
+
+
+DATA_TERMS = {
+    "photo-digits": "Trained on photo-digits: digits of scikit-learn's `load_digits` (UCI Optical "
+    "Recognition of Handwritten Digits, CC BY 4.0) on crops of its two sample photographs "
+    "(CC BY). No image is in the file.",
+    "tiny-imagenet-10": "Trained on ten classes of Tiny-ImageNet (Stanford CS231n; ImageNet's "
+    "terms: non-commercial research). No image is in the file.",
+}

@@ -64,7 +64,7 @@ def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
         ) from None
     except UnidentifiedImageError:
         raise ImageError(
-            f"{name} is not in a format that Pillow reads; convert it to PNG or JPEG"
+            f"{name} is cut short or in no format that Pillow reads; convert it to PNG or JPEG"
         ) from None
     except Exception as error:  # on damaged files Pillow raises nearly anything
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -28,13 +28,13 @@ Split = Literal["train", "val"]
 #: Side of a sample in pixels.
 IMAGE_SIZE = 112
 #: Side of a digit in pixels, smallest and largest; its 8x8 original is enlarged to it.
-DIGIT_SIDE = (16, 24)
+DIGIT_SIDE = (28, 40)
 #: Number of fragments of other digits, smallest and largest.
 DISTRACTORS = (1, 2)
 #: Brightness that is left to the photographs, so that every digit can be lighter than its ground.
-GROUND_BRIGHTNESS = 0.6
+GROUND_BRIGHTNESS = 0.4
 #: Difference of lightness between a digit and the ground below it, at least (0 to 1).
-CONTRAST = 0.4
+CONTRAST = 0.5
 #: Share of every digit class, and of every photograph's width, that is used for training.
 TRAIN_SHARE = 0.7
 #: A pixel belongs to a stroke where at least this much of its colour is the stroke's.
@@ -143,9 +143,7 @@ def _draw(
     return image, int(sources.labels[chosen]), box
 
 
-def _ground(
-    photographs: list[NDArray[np.uint8]], rng: np.random.Generator
-) -> NDArray[np.float32]:
+def _ground(photographs: list[NDArray[np.uint8]], rng: np.random.Generator) -> NDArray[np.float32]:
     """A random square of a random photograph, at one to two times its own scale."""
     photograph = photographs[int(rng.integers(len(photographs)))]
     side = int(rng.integers(IMAGE_SIZE, min(2 * IMAGE_SIZE, *photograph.shape[:2]), endpoint=True))
@@ -200,6 +198,6 @@ def _paint(
     height, width = stroke.shape
     ground = canvas[place[0] : place[0] + height, place[1] : place[1] + width]
     lightness = rng.uniform(min(float(ground.mean()) + CONTRAST, 1), 1)
-    tint = rng.uniform(-0.25, 0.25, size=3)
+    tint = rng.uniform(-0.2, 0.2, size=3)
     colour = np.clip(lightness + tint - tint.mean(), 0, 1).astype(np.float32)
     ground += stroke[..., None] * (colour - ground)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .decode import read_image
 from .digits import PhotoDigits
@@ -23,15 +22,16 @@ Split = Literal["train", "val"]
 Box = tuple[float, float, float, float]
 
 #: File name endings that are taken for images, in lower case.
-EXTENSIONS = frozenset(
-    ".avif .bmp .gif .jfif .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp".split()
-)
+EXTENSIONS = (
+    ".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm",
+    ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
 
 
 class _Entry(NamedTuple):
     path: Path  # relative to the root
     label: int | None
-    boxes: tuple[Box, ...] = ()
+    boxes: tuple[Box, ...]
 
 
 class ImageFolder:
@@ -92,8 +92,7 @@ class ImageFolder:
         else:
             self._entries = self._class_folders(split)
         if not self._entries:
-            kinds = " ".join(sorted(EXTENSIONS))
-            raise ValueError(f"folder {str(root)!r} holds no images ({kinds})")
+            raise ValueError(f"folder {str(root)!r} holds no images ({' '.join(EXTENSIONS)})")
         self.labels = [entry.label for entry in self._entries]
 
     def __len__(self) -> int:
@@ -112,7 +111,7 @@ class ImageFolder:
         Pixels are not read: an edit that keeps a file's size passes unnoticed.
         """
         digest = hashlib.sha256()
-        for path, label, boxes in sorted(self._entries):
+        for path, label, boxes in sorted(self._entries, key=lambda entry: entry.path.as_posix()):
             try:
                 size = (self.root / path).stat().st_size
             except OSError:
@@ -122,47 +121,35 @@ class ImageFolder:
         return digest.hexdigest()[:16]
 
     def _tiny_imagenet(self, split: Split) -> list[_Entry]:
-        self.wnids = sorted(line[0] for line in _rows(self.root / "wnids.txt"))
-        words = self.root / "words.txt"
-        named = {row[0]: row[-1] for row in _rows(words)} if words.is_file() else {}
+        self.wnids = sorted({row[0] for row in _rows(self.root / "wnids.txt")})
+        named = {row[0]: row[-1] for row in _rows(self.root / "words.txt")}
         self.classes = [named.get(wnid, wnid).split(",")[0].strip() for wnid in self.wnids]
         label_of = {wnid: label for label, wnid in enumerate(self.wnids)}
         folder = self.root / split
         if not folder.is_dir():
             raise ValueError(f"folder {str(folder)!r} does not exist; unpack the whole data set")
-        if (folder / "images").is_dir():
-            return self._annotated(folder, label_of)
+
+        listing = folder / f"{split}_annotations.txt"
+        class_of = {row[0]: row[1] for row in _rows(listing, columns=6)}
+        boxes = _boxes(listing, columns=6)
         entries = []
+        if (folder / "images").is_dir():
+            for path in _images(folder / "images"):
+                if class_of.get(path.name) not in label_of:
+                    raise ValueError(f"{str(listing)!r} gives {path.name!r} no class of wnids.txt")
+                label = label_of[class_of[path.name]]
+                entries.append(self._entry(path, label, boxes.get(path.name)))
+            return entries
         for wnid, label in label_of.items():
-            listing = folder / wnid / f"{wnid}_boxes.txt"
-            boxes = defaultdict(list)
-            for row in _rows(listing, columns=5) if listing.is_file() else ():
-                boxes[row[0]].append(_box(row, listing))
             if not (folder / wnid).is_dir():
                 raise ValueError(f"{str(folder)!r} has no folder {wnid!r}, which wnids.txt names")
+            own = boxes | _boxes(folder / wnid / f"{wnid}_boxes.txt", columns=5)
             for path in _images(folder / wnid):
-                relative = path.relative_to(self.root)
-                entries.append(_Entry(relative, label, tuple(boxes[path.name])))
+                entries.append(self._entry(path, label, own.get(path.name)))
         return entries
 
-    def _annotated(self, folder: Path, label_of: dict[str, int]) -> list[_Entry]:
-        """Images in one folder beside a list of their names, WordNet ids and boxes."""
-        listing = folder / f"{folder.name}_annotations.txt"
-        if not listing.is_file():
-            raise ValueError(f"{str(listing)!r} does not exist; unpack the whole data set")
-        labels: dict[str, int] = {}
-        boxes = defaultdict(list)
-        for row in _rows(listing, columns=6):
-            if row[1] in label_of:
-                labels[row[0]] = label_of[row[1]]
-                boxes[row[0]].append(_box(row, listing))
-        entries = []
-        for path in _images(folder / "images"):
-            if path.name not in labels:
-                raise ValueError(f"{str(listing)!r} gives {path.name!r} no class of wnids.txt")
-            relative = path.relative_to(self.root)
-            entries.append(_Entry(relative, labels[path.name], tuple(boxes[path.name])))
-        return entries
+    def _entry(self, path: Path, label: int | None, boxes: list[Box] | None = None) -> _Entry:
+        return _Entry(path.relative_to(self.root), label, tuple(boxes or ()))
 
     def _class_folders(self, split: Split) -> list[_Entry]:
         base, splits = self.root, set(_folders(self.root))
@@ -174,13 +161,15 @@ class ImageFolder:
                     f"folder {str(self.root)!r} has no split {split!r}; it has {sorted(splits)}"
                 )
             # Labels agree between the splits, also where one lacks a class.
-            names = {name for one in splits & {"train", "val"} for name in _folders(self.root / one)}
+            names = {
+                name for one in splits & {"train", "val"} for name in _folders(self.root / one)
+            }
         found = {name: _images(base / name) for name in _folders(base)}
         loose = _images(base, deep=False)
         if set(found) == {"images"} and not loose:
             loose = found.pop("images")
         if not any(found.values()):
-            return [_Entry(path.relative_to(self.root), None) for path in loose]
+            return [self._entry(path, None) for path in loose]
         if loose:
             raise ValueError(
                 f"folder {str(base)!r} holds images beside class folders, such as "
@@ -195,7 +184,7 @@ class ImageFolder:
             if name not in label_of:
                 raise ValueError(f"class folder {str(base / name)!r} is not among class_names")
         return [
-            _Entry(path.relative_to(self.root), label_of[name])
+            self._entry(path, label_of[name])
             for name in sorted(found, key=label_of.__getitem__)
             for path in found[name]
         ]
@@ -239,9 +228,9 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
     Raises:
         ValueError: ``limit`` is below 1.
 
-    >>> data = limited(PhotoDigits("val", size=60), 20)
-    >>> len(data), Counter(sample.label for sample in data).most_common(1)[0][1]
-    (20, 2)
+    >>> data = PhotoDigits("val", size=5)
+    >>> sorted(sample.label for sample in data), sorted(sample.label for sample in limited(data, 4))
+    ([2, 2, 4, 6, 8], [2, 4, 6, 8])
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -310,7 +299,7 @@ def _images(folder: Path, *, deep: bool = True) -> list[Path]:
         found += [
             Path(parent, name)
             for name in files
-            if _visible(name) and os.path.splitext(name)[1].lower() in EXTENSIONS
+            if _visible(name) and name.lower().endswith(EXTENSIONS)
         ]
     return sorted(found, key=lambda path: path.as_posix())
 
@@ -321,19 +310,23 @@ def _natural(name: str) -> tuple[bool, int, str]:
 
 
 def _rows(file: Path, columns: int | None = None) -> Iterator[list[str]]:
-    """Tab-separated fields of every line that is not blank."""
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        row = [field.strip() for field in line.split("\t")]
+    """Tab-separated fields of every line that is not blank; none where there is no file."""
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        row = [field.strip() for field in line.rstrip().split("\t")]
         if columns is not None and any(row) and len(row) != columns:
             raise ValueError(f"{str(file)!r}, line {number}: {len(row)} fields, not {columns}")
         if any(row):
             yield row
 
 
-def _box(row: list[str], file: Path) -> Box:
-    """The last four fields, inclusive pixels, as half-open pixel edges."""
-    try:
-        x0, y0, x1, y1 = map(float, row[-4:])
-    except ValueError:
-        raise ValueError(f"{str(file)!r}: {row[0]!r} has a box that is no numbers") from None
-    return x0, y0, x1 + 1, y1 + 1
+def _boxes(file: Path, columns: int) -> dict[str, list[Box]]:
+    """Boxes by file name: inclusive pixels in the last four fields, half-open edges out."""
+    boxes: defaultdict[str, list[Box]] = defaultdict(list)
+    for row in _rows(file, columns):
+        try:
+            x0, y0, x1, y1 = map(float, row[-4:])
+        except ValueError:
+            raise ValueError(f"{str(file)!r}: {row[0]!r} has a box that is no numbers") from None
+        boxes[row[0]].append((x0, y0, x1 + 1, y1 + 1))
+    return dict(boxes)

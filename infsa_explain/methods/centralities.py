@@ -52,6 +52,4 @@ def degree(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
 @model_method("series")
 def series(graphs: Graphs, request: Request) -> Tensor:
     """The layer series S_L = Σ_t M⁽ᵗ⁾ … M⁽¹⁾ received from a uniform start, M = mean of γÂ."""
-    return centrality.series(
-        graphs.operators, [request.gamma_of(layer) for layer in graphs.layers]
-    )
+    return centrality.series(graphs.operators, [request.gamma_of(layer) for layer in graphs.layers])

@@ -145,5 +145,7 @@ def _index(name: str, value: int | str, size: int) -> int:
     except ValueError:
         raise ValueError(f"{name} must be a number, 'last' or 'mean', got {value!r}") from None
     if not -size <= index < size:
-        raise ValueError(f"{name} {index} is out of range: the model has {size} ({name} 0 to {size - 1})")
+        raise ValueError(
+            f"{name} {index} is out of range: the model has {size} ({name} 0 to {size - 1})"
+        )
     return index % size

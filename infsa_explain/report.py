@@ -1,0 +1,230 @@
+"""A run's rows become tables and plots.
+
+Every number is a mean over images with its 95% bootstrap interval; every method stands beside the
+``random`` map on the same model and images, with a paired test corrected by Holm.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from infsa_metrics import MeanInterval, bootstrap_mean, holm, paired_test
+from numpy.typing import NDArray
+
+__all__ = ["MorfSummary", "morf_markdown", "summarise_morf", "write_morf"]
+
+Row = dict[str, Any]
+CONTROL = "random"
+
+
+@dataclass(frozen=True)
+class MorfSummary:
+    """One method on one model.
+
+    Attributes:
+        aoc: MoRF-AOC, 1 − ∫ p_s / p_0; higher is better.
+        auc: raw area under the MoRF curve (RISE's deletion score); lower is better.
+        lerf_auc: the same, least relevant first; higher is better.
+        srg: ``lerf_auc`` − ``auc`` image by image; higher is better.
+        over_random: AOC minus that of ``random`` on the same image: mean and interval. None for
+            ``random`` itself, or where it was not run.
+        p_value: of that difference, sign-flip permutation, Holm-corrected over the methods.
+        tied: share of patches whose score equals another's.
+    """
+
+    model: str
+    method: str
+    fill: str
+    aoc: MeanInterval
+    auc: MeanInterval
+    lerf_auc: MeanInterval
+    srg: MeanInterval
+    over_random: MeanInterval | None
+    p_value: float | None
+    tied: float
+
+
+def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
+    """Summaries of every (model, method), in the order in which they first appear.
+
+    Args:
+        rows: as :func:`infsa_explain.evaluate.evaluate_morf` gives them.
+    """
+    summaries: list[MorfSummary] = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        methods = list(dict.fromkeys(row["method"] for row in own))
+        images = list(dict.fromkeys(row["image"] for row in own))
+        tests = {}
+        if CONTROL in methods:
+            control = _values(own, CONTROL, "morf", "aoc", images)
+            tests = {
+                method: paired_test(_values(own, method, "morf", "aoc", images), control)
+                for method in methods
+                if method != CONTROL
+            }
+        adjusted = dict(
+            zip(tests, holm([t.p_value for t in tests.values()]) if tests else [], strict=True)
+        )
+        for method in methods:
+            auc = _values(own, method, "morf", "auc", images)
+            lerf = _values(own, method, "lerf", "auc", images)
+            test = tests.get(method)
+            summaries.append(
+                MorfSummary(
+                    model,
+                    method,
+                    own[0]["fill"],
+                    bootstrap_mean(_values(own, method, "morf", "aoc", images)),
+                    bootstrap_mean(auc),
+                    bootstrap_mean(lerf),
+                    bootstrap_mean(lerf - auc),
+                    test
+                    and MeanInterval(test.difference, test.low, test.high, test.n, test.excluded),
+                    test and float(adjusted[method]),
+                    float(np.mean(_values(own, method, "morf", "tied", images))),
+                )
+            )
+    return summaries
+
+
+def _values(
+    rows: Sequence[Row], method: str, order: str, field: str, images: Sequence[str]
+) -> NDArray[np.float64]:
+    """One field per image, in the order of ``images``; NaN where there is none."""
+    found = {
+        row["image"]: row[field]
+        for row in rows
+        if row["method"] == method and row["order"] == order
+    }
+    return np.array(
+        [np.nan if found.get(image) is None else found[image] for image in images], dtype=float
+    )
+
+
+HEADINGS = (
+    "model",
+    "method",
+    "MoRF-AOC ↑ [95%]",
+    "over random [95%]",
+    "p (Holm)",
+    "AUC ↓",
+    "LeRF AUC ↑",
+    "SRG ↑ [95%]",
+    "tied",
+    "n",
+)
+
+
+def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
+    """The cells of the table, a tuple a row, under ``HEADINGS``; areas in percent."""
+    return [
+        (
+            s.model,
+            s.method,
+            _interval(s.aoc),
+            "—" if s.over_random is None else _interval(s.over_random, sign=True),
+            "—" if s.p_value is None else _p_value(s.p_value),
+            f"{100 * s.auc.mean:.1f}",
+            f"{100 * s.lerf_auc.mean:.1f}",
+            _interval(s.srg, sign=True),
+            f"{100 * s.tied:.0f}%",
+            f"{s.aoc.n}" + (f" ({s.aoc.excluded} excluded)" if s.aoc.excluded else ""),
+        )
+        for s in summaries
+    ]
+
+
+def _interval(value: MeanInterval, *, sign: bool = False) -> str:
+    plus = "+" if sign else ""
+    return (
+        f"{100 * value.mean:{plus}.1f} [{100 * value.low:{plus}.1f}, {100 * value.high:{plus}.1f}]"
+    )
+
+
+def _p_value(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def morf_markdown(summaries: Sequence[MorfSummary]) -> str:
+    """The table in Markdown."""
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *morf_table(summaries)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def write_morf(folder: Path, rows: Sequence[Row]) -> list[MorfSummary]:
+    """Write ``summary.json``, ``summary.md``, ``curves.csv`` and the plots; return the summaries."""
+    summaries = summarise_morf(rows)
+    payload = [asdict(summary) for summary in summaries]
+    (folder / "summary.json").write_text(json.dumps(payload, indent=2) + "\n")
+    (folder / "summary.md").write_text(morf_markdown(summaries))
+    curves = mean_curves(rows)
+    with (folder / "curves.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("model", "method", "order", "fraction", "probability"))
+        for (model, method, order), (fractions, probabilities) in curves.items():
+            for fraction, probability in zip(fractions, probabilities, strict=True):
+                writer.writerow((model, method, order, f"{fraction:.6f}", f"{probability:.6f}"))
+    figure = plot_curves(rows)
+    figure.savefig(folder / "curves.png", dpi=150)
+    figure.savefig(folder / "curves.svg")
+    return summaries
+
+
+def mean_curves(
+    rows: Sequence[Row],
+) -> dict[tuple[str, str, str], tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """(model, method, order) → fractions and mean probabilities, each (S+1,)."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["method"], row["order"]), []).append(row)
+    return {
+        key: (
+            np.array(group[0]["fractions"]),
+            np.mean([row["probabilities"] for row in group], axis=0),
+        )
+        for key, group in groups.items()
+    }
+
+
+def plot_curves(rows: Sequence[Row]) -> Any:
+    """Mean deletion curves, a panel a model: MoRF solid, LeRF dashed. A matplotlib Figure."""
+    from matplotlib.figure import Figure
+
+    curves = mean_curves(rows)
+    models = list(dict.fromkeys(model for model, _, _ in curves))
+    methods = list(dict.fromkeys(method for _, method, _ in curves))
+    # Okabe and Ito's palette, told apart with any colour vision; controls are grey.
+    palette = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
+    coloured = [method for method in methods if method not in ("random", "centre")]
+    colour = {m: palette[i % len(palette)] for i, m in enumerate(coloured)}
+    colour |= {"random": "0.45", "centre": "0.7"}
+    figure = Figure(figsize=(1.2 + 4.6 * len(models), 4.2), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1, len(models), sharey=True))
+    for axis, model in zip(axes, models, strict=True):
+        for (owner, method, order), (fractions, probabilities) in curves.items():
+            if owner == model:
+                axis.plot(
+                    100 * fractions,
+                    probabilities,
+                    color=colour[method],
+                    linestyle="-" if order == "morf" else (0, (4, 2)),
+                    linewidth=1.8,
+                    label=method if order == "morf" else None,
+                )
+        axis.set_title(model, fontsize=11)
+        axis.set_xlabel("patches removed (%)")
+        axis.set_ylim(0, 1)
+        axis.set_xlim(0, 100)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("probability of the clean prediction")
+    axes[-1].legend(
+        frameon=False, fontsize=9, title="solid: most relevant first\ndashed: least relevant first"
+    )
+    return figure

@@ -1,0 +1,344 @@
+"""Overlays against a blend written out in numpy, upsampling against torch, figures by content."""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib.patches import Rectangle
+from PIL import Image
+
+from infsa_explain.heatmap import figure, grid, overlay, upsample
+
+GREY = np.full((12, 16, 3), 128, dtype=np.uint8)
+SCORES = np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
+
+
+@pytest.fixture
+def photo():
+    return np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def scores():
+    return np.random.default_rng(1).random((6, 8)).astype(np.float32)
+
+
+class TestUpsample:
+    @pytest.mark.parametrize("size", [(24, 32), (13, 7), (3, 50), (6, 8), (2, 2)])
+    def test_equals_torch(self, scores, size):
+        truth = torch.nn.functional.interpolate(
+            torch.from_numpy(scores)[None, None].double(),
+            size,
+            mode="bilinear",
+            align_corners=False,
+        )
+        enlarged = upsample(scores, size)
+        assert enlarged.dtype == np.float64
+        np.testing.assert_allclose(enlarged, truth[0, 0].numpy(), rtol=0, atol=1e-6)
+
+    def test_by_hand(self):
+        assert upsample(np.array([[0], [8]]), (4, 1)).tolist() == [[0], [2], [6], [8]]
+
+    def test_refuses_an_empty_size(self):
+        with pytest.raises(ValueError, match=r"at least one pixel, got \(0, 4\)"):
+            upsample(SCORES, (0, 4))
+
+
+def blend(photo, fraction, opacity=0.65):
+    """The documented blend in float64, for viridis."""
+    colour = 255 * matplotlib.colormaps["viridis"](fraction)[..., :3]
+    grey = (photo @ [0.299, 0.587, 0.114])[..., None]
+    share = 0.8 * min(1, 2 * opacity)
+    ground = share * grey + (1 - share) * photo
+    weight = opacity * (0.25 + 0.75 * np.sqrt(fraction))[..., None]
+    return weight * colour + (1 - weight) * ground
+
+
+class TestOverlay:
+    @pytest.mark.parametrize("opacity", [0.3, 0.65, 1.0])
+    def test_equals_the_blend_written_out(self, photo, scores, opacity):
+        raised = upsample(scores, (24, 32))
+        fraction = (raised - scores.min()) / (scores.max() - scores.min())
+        drawn = overlay(photo, scores, opacity=opacity)
+        assert (drawn.shape, drawn.dtype) == (photo.shape, np.uint8)
+        # Two roundings to grey levels, and the colour map's own table has 256 whole-level entries.
+        np.testing.assert_allclose(drawn, blend(photo, fraction, opacity), rtol=0, atol=2)
+
+    def test_ends_by_hand(self):
+        # viridis runs from (68, 1, 84) to (253, 231, 36); the weights are 0.1625 and 0.65.
+        drawn = overlay(GREY, np.array([[0, 1]]))
+        assert drawn[0, 0].tolist() == [118, 107, 121]
+        assert drawn[-1, -1].tolist() == [209, 195, 68]
+
+    def test_opacity_zero_is_the_image(self, photo, scores):
+        np.testing.assert_array_equal(overlay(photo, scores, opacity=0), photo)
+
+    def test_colour_grows_with_the_score(self):
+        drawn = overlay(np.full((1, 90, 3), 128, dtype=np.uint8), np.linspace(0, 1, 9)[None])
+        chroma = drawn[0].max(-1).astype(int) - drawn[0].min(-1)
+        assert chroma[-1] == 141  # 209 - 68
+        assert chroma[0] == 14  # 121 - 107
+        change = np.abs(drawn[0].astype(int) - 128).sum(-1)
+        assert change[-1] > change[45] > change[0]
+
+    def test_shift_and_scale_of_the_map_change_nothing(self, photo, scores):
+        np.testing.assert_array_equal(overlay(photo, scores), overlay(photo, 1024 * scores - 512))
+
+    @pytest.mark.parametrize("value", [0.0, -3.0, 1 / 3, 1e20])
+    def test_constant_map_is_at_the_low_end(self, photo, value):
+        low = overlay(photo, np.zeros((2, 3)), vmin=0, vmax=1)
+        np.testing.assert_array_equal(overlay(photo, np.full((6, 7), value)), low)
+
+    def test_rounding_noise_is_no_structure(self, photo):
+        noisy = np.float32(1 / 3) + np.float32(3e-8) * np.arange(6, dtype=np.float32).reshape(2, 3)
+        assert np.ptp(noisy) > 0
+        np.testing.assert_array_equal(overlay(photo, noisy), overlay(photo, np.zeros((2, 3))))
+
+    def test_inputs_are_left_alone(self, photo, scores):
+        tensor, values = torch.rand(3, 24, 32), torch.rand(6, 8, requires_grad=True)
+        before = photo.copy(), scores.copy(), tensor.clone(), values.detach().clone()
+        photo.flags.writeable = scores.flags.writeable = False
+        overlay(photo, scores)
+        overlay(Image.fromarray(photo), scores)
+        overlay(tensor, values)
+        np.testing.assert_array_equal(photo, before[0])
+        np.testing.assert_array_equal(scores, before[1])
+        assert torch.equal(tensor, before[2])
+        assert torch.equal(values.detach(), before[3]) and values.requires_grad
+
+    def test_result_is_new_and_writable(self, photo, scores):
+        drawn = overlay(photo, scores, opacity=0)
+        drawn[:] = 0
+        assert photo.max() > 0
+
+
+class TestImageKinds:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_all_kinds_agree(self, photo, scores, dtype):
+        truth = overlay(photo, scores)
+        chw = torch.from_numpy(photo).permute(2, 0, 1)
+        kinds = [
+            Image.fromarray(photo),
+            photo / 255,
+            (photo / 255).astype(np.float32),
+            np.asfortranarray(photo),
+            chw,
+            chw.to(dtype) / 255,
+            (chw.to(dtype) / 255).requires_grad_(),
+        ]
+        for image in kinds:
+            np.testing.assert_array_equal(overlay(image, torch.from_numpy(scores)), truth)
+
+    def test_pillow_modes(self, scores):
+        truth = overlay(GREY, scores)
+        for mode in ("L", "RGBA", "RGB"):
+            image = Image.fromarray(GREY).convert(mode)
+            np.testing.assert_array_equal(overlay(image, scores), truth)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_denormalises(self, photo, scores, dtype):
+        mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        chw = torch.from_numpy(photo).permute(2, 0, 1) / 255
+        normal = (chw - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+        drawn = overlay(normal.to(dtype), scores, mean=mean, std=std, opacity=0)
+        # bfloat16 has 8 bits: up to 2.64 * 2**-9 * 0.225 * 255 = 0.3 levels, then rounding
+        tolerance = 0 if dtype == torch.float32 else 1
+        np.testing.assert_allclose(drawn, photo.astype(int), rtol=0, atol=tolerance)
+
+    @pytest.mark.parametrize("worst", [-0.1, 1.1, np.nan, np.inf])
+    def test_refuses_floats_out_of_range(self, scores, worst):
+        image = np.full((4, 4, 3), 0.5)
+        image[1, 2, 0] = worst
+        with pytest.raises(ValueError, match="denormalise it, or pass the mean and std"):
+            overlay(image, scores)
+
+    @pytest.mark.parametrize(
+        ("image", "message"),
+        [
+            (np.zeros((4, 4), np.uint8), r"must be \(H, W, 3\), RGB, got \(4, 4\)"),
+            (np.zeros((3, 4, 4), np.uint8), r"must be \(H, W, 3\), RGB, got \(3, 4, 4\)"),
+            (np.zeros((0, 4, 3), np.uint8), r"must be \(H, W, 3\), RGB, got \(0, 4, 3\)"),
+            (torch.zeros(1, 3, 4, 4), r"must be \(3, H, W\), RGB, got \(1, 3, 4, 4\)"),
+            (torch.zeros(4, 4, 3), r"must be \(3, H, W\), RGB, got \(4, 4, 3\)"),
+            (np.zeros((4, 4, 3), np.int64), r"uint8, or float in \[0, 1\], got int64"),
+        ],
+    )
+    def test_refuses_other_arrays(self, scores, image, message):
+        with pytest.raises(ValueError, match=message):
+            overlay(image, scores)
+
+    def test_refuses_half_a_normalisation(self, scores):
+        with pytest.raises(ValueError, match="mean and std go together"):
+            overlay(GREY, scores, mean=(0.5, 0.5, 0.5))
+        with pytest.raises(ValueError, match="mean and std are for float images, got uint8"):
+            overlay(GREY, scores, mean=(0.5, 0.5, 0.5), std=(1, 1, 1))
+
+
+class TestScale:
+    def test_vmin_and_vmax_clip_for_display(self):
+        wide = overlay(GREY, SCORES, vmin=1, vmax=3)
+        np.testing.assert_array_equal(wide[0, 0], overlay(GREY, SCORES)[0, 0])
+        np.testing.assert_array_equal(wide[-1, -1], overlay(GREY, SCORES)[-1, -1])
+        half = overlay(GREY, np.full((2, 2), 2.0), vmin=1, vmax=3)
+        np.testing.assert_allclose(half, blend(GREY, np.full((12, 16), 0.5)), rtol=0, atol=1)
+
+    def test_percentile_is_the_top(self):
+        # linear interpolation: the 80th percentile of 0..5 is 4
+        np.testing.assert_array_equal(
+            overlay(GREY, SCORES, percentile=80), overlay(GREY, SCORES, vmax=4)
+        )
+
+    def test_percentile_on_the_lowest_score_falls_back(self):
+        sparse = np.zeros((4, 4))
+        sparse[1, 1] = 1
+        np.testing.assert_array_equal(overlay(GREY, sparse, percentile=50), overlay(GREY, sparse))
+
+    def test_limits_beyond_the_map(self):
+        low = overlay(GREY, np.zeros((2, 2)))
+        np.testing.assert_array_equal(overlay(GREY, SCORES, vmin=9), low)
+        high = np.full_like(GREY, [209, 195, 68])
+        np.testing.assert_array_equal(overlay(GREY, SCORES + 9, vmin=0, vmax=2), high)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"vmin": 2, "vmax": 1}, "vmin must not exceed vmax, got 2 and 1"),
+            ({"vmax": np.nan}, "must be finite"),
+            ({"percentile": 0}, r"percentile must be in \(0, 100\]"),
+            ({"percentile": 101}, r"percentile must be in \(0, 100\]"),
+            ({"percentile": 99, "vmax": 1}, "without vmax"),
+            ({"opacity": 1.5}, r"opacity must lie in \[0, 1\], got 1.5"),
+            ({"opacity": np.nan}, "opacity must lie"),
+            ({"colormap": "nope"}, "colormap must be one of matplotlib's, .* got 'nope'"),
+        ],
+    )
+    def test_refuses(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            overlay(GREY, SCORES, **options)
+
+    @pytest.mark.parametrize("worst", [np.nan, np.inf, -np.inf])
+    def test_refuses_what_is_not_finite(self, worst):
+        with pytest.raises(ValueError, match="scores must be finite, got 1 NaN or infinite"):
+            overlay(GREY, np.array([[0, worst]]))
+
+    @pytest.mark.parametrize("shape", [(4,), (1, 2, 2), (0, 3)])
+    def test_refuses_other_shapes(self, shape):
+        with pytest.raises(ValueError, match=r"scores must be one \(gh, gw\) map, got \("):
+            overlay(GREY, np.zeros(shape))
+
+
+def panels(drawn):
+    return [axes for axes in drawn.axes if axes.images]
+
+
+def bars(drawn):
+    return [axes for axes in drawn.axes if not axes.images and axes.has_data()]
+
+
+def save(drawn):
+    with io.BytesIO() as file:
+        drawn.savefig(file, format="png")
+        return Image.open(file).size
+
+
+class TestFigure:
+    def test_original_overlay_and_bar(self, photo, scores):
+        drawn = figure(photo, scores, title="a goose", caption="visits, layer 4", label="visits")
+        original, covered = panels(drawn)
+        np.testing.assert_array_equal(original.images[0].get_array(), photo)
+        np.testing.assert_array_equal(covered.images[0].get_array(), overlay(photo, scores))
+        (bar,) = bars(drawn)
+        np.testing.assert_allclose(bar.get_ylim(), (scores.min(), scores.max()), rtol=1e-6)
+        assert bar.get_ylabel() == "visits"
+        assert drawn.get_suptitle() == "a goose"
+        assert drawn.get_supxlabel() == "visits, layer 4"
+        width, height = save(drawn)
+        assert width > height > 100
+
+    def test_leaves_pyplot_alone(self, photo, scores):
+        import matplotlib.pyplot as plt
+
+        before = plt.get_fignums()
+        figure(photo, scores)
+        grid(photo, {"a": scores})
+        assert plt.get_fignums() == before
+
+    def test_boxes_are_outlined_at_pixel_edges(self, photo, scores):
+        drawn = figure(photo, scores, boxes=[[0, 1, 4, 3]])
+        for panel in panels(drawn):
+            outlines = [patch for patch in panel.patches if isinstance(patch, Rectangle)]
+            assert [outline.get_bbox().extents.tolist() for outline in outlines] == [
+                [-0.5, 0.5, 3.5, 2.5]
+            ] * 2
+        assert not panels(figure(photo, scores, boxes=np.zeros((0, 4))))[0].patches
+
+    def test_refuses_other_boxes(self, photo, scores):
+        with pytest.raises(ValueError, match=r"boxes must be \(K, 4\) .* got \(4,\)"):
+            figure(photo, scores, boxes=[0, 1, 4, 3])
+
+    def test_display_options_reach_the_overlay(self, photo, scores):
+        options = {"opacity": 0.3, "colormap": "cividis", "vmin": 0.2, "vmax": 0.6}
+        drawn = figure(photo, scores, **options)
+        np.testing.assert_array_equal(
+            panels(drawn)[1].images[0].get_array(), overlay(photo, scores, **options)
+        )
+        assert bars(drawn)[0].get_ylim() == (0.2, 0.6)
+
+    def test_normalised_image(self, photo, scores):
+        mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+        drawn = figure((photo / 255 - mean) / std, scores, mean=mean, std=std)
+        np.testing.assert_array_equal(panels(drawn)[0].images[0].get_array(), photo)
+
+    def test_bar_has_the_colours_on_mid_grey(self):
+        (bar,) = bars(figure(GREY, SCORES))
+        colours = bar.collections[-1].cmap([0.0, 1.0], bytes=True)[:, :3]
+        assert colours.tolist() == [[118, 107, 121], [209, 195, 68]]
+
+    @pytest.mark.parametrize(("value", "text"), [(0.25, "0.25"), (0, "0"), (-1e20, "-1e+20")])
+    def test_constant_map_has_one_tick(self, photo, value, text):
+        drawn = figure(photo, np.full((2, 2), value))
+        (bar,) = bars(drawn)
+        assert bar.get_yticks().tolist() == [value]
+        assert bar.get_ylim()[0] == value
+        assert [label.get_text() for label in bar.get_yticklabels()] == [text]
+        save(drawn)
+
+
+class TestGrid:
+    def test_own_scales(self, photo, scores):
+        drawn = grid(photo, {"a": scores, "b": 10 * scores, "c": -scores})
+        assert [panel.get_title() for panel in panels(drawn)] == ["image", "a", "b", "c"]
+        shown = [panel.images[0].get_array() for panel in panels(drawn)]
+        np.testing.assert_array_equal(shown[1], shown[2])
+        tops = [bar.get_ylim()[1] for bar in bars(drawn)]
+        np.testing.assert_allclose(
+            tops, [scores.max(), 10 * scores.max(), -scores.min()], rtol=1e-6
+        )
+        save(drawn)
+
+    def test_shared_scale(self, photo, scores):
+        maps = {"a": scores, "b": torch.from_numpy(10 * scores)}
+        drawn = grid(photo, maps, shared_scale=True)
+        limits = float(scores.min()), float((10 * scores).max())
+        (bar,) = bars(drawn)
+        np.testing.assert_allclose(bar.get_ylim(), limits, rtol=1e-6)
+        for panel, values in zip(panels(drawn)[1:], maps.values(), strict=True):
+            np.testing.assert_array_equal(
+                panel.images[0].get_array(), overlay(photo, values, vmin=limits[0], vmax=limits[1])
+            )
+        save(drawn)
+
+    def test_rows_are_balanced(self, photo, scores):
+        drawn = grid(photo, {str(i): scores for i in range(4)}, columns=4)
+        assert panels(drawn)[0].get_gridspec().get_geometry() == (2, 3)
+        assert len(panels(drawn)) == 5
+
+    def test_refuses_no_maps_and_no_columns(self, photo, scores):
+        with pytest.raises(ValueError, match="at least one map, got none"):
+            grid(photo, {})
+        with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
+            grid(photo, {"a": scores}, columns=0)
