@@ -77,7 +77,8 @@ def frobenius_norm(graph: Tensor) -> Tensor:
     N = 4,097.
     """
     rows = torch.linalg.vector_norm(graph, dim=-1)
-    return torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).to(graph.dtype)
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    return norm.to(graph.dtype)
 
 
 def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float = EPS) -> Tensor:
@@ -222,7 +223,8 @@ class _InfSA(Attention):
         gate = getattr(self, "gate", None)
         if gate is not None:
             out = out * gate(x).sigmoid()
-        return self.proj_drop(self.proj(out).expand(-1, x.shape[1], -1))
+        tokens: Tensor = self.proj_drop(self.proj(out).expand(-1, x.shape[1], -1))
+        return tokens
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         raise NotImplementedError

@@ -185,16 +185,17 @@ def pagerank(
     dangling = out_degree == 0
     inverse = torch.where(dangling, 0.0, 1 / out_degree)
     x = op64.ones() / op.num_tokens
-    for iteration in range(1, max_iterations + 1):
+    iterations = 0
+    bound = torch.full_like(x[..., 0], torch.inf)
+    while iterations < max_iterations and bool((bound > tol).any()):
+        iterations += 1
         spread = (x * dangling).sum(-1, keepdim=True) / op.num_tokens
         new = damping * (step(x * inverse) + spread) + (1 - damping) / op.num_tokens
         # The map contracts by the damping in the 1-norm.
         bound = damping / (1 - damping) * (new - x).abs().sum(-1)
         x = new
-        if (bound <= tol).all():
-            break
     nan = torch.full_like(bound, torch.nan)
-    return Centrality(x, bound, iteration, bound <= tol, nan, nan)
+    return Centrality(x, bound, iterations, bound <= tol, nan, nan)
 
 
 def perron(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -301,7 +301,7 @@ def _progress(what: str, total: int | None) -> Iterator[Any]:
         yield advance
 
 
-def _print_table(title: str, headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _print_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """A table as wide as it needs to be: it is read by people and by pipes."""
     from rich import box
     from rich.console import Console

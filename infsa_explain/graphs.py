@@ -183,7 +183,7 @@ def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
     Raises:
         ValueError: if the model has no patch embedding, or an image is smaller than a patch.
     """
-    embed = getattr(model, "patch_embed", None)
+    embed: Any = getattr(model, "patch_embed", None)
     if not hasattr(embed, "dynamic_feat_size"):
         raise ValueError(f"{type(model).__name__} has no timm patch embedding (patch_embed)")
     gh, gw = embed.dynamic_feat_size(tuple(images.shape[-2:]))

@@ -301,7 +301,8 @@ def load(
         names = json.loads(metadata.get("classes", "null"))
     if weights is not None:
         _fit(built, weights, str(checkpoint or model))
-    built.class_names = names or getattr(built, "class_names", None)
+    class_names: Any = names or getattr(built, "class_names", None)
+    built.class_names = class_names
     return built.to(device).eval()
 
 

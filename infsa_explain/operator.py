@@ -132,7 +132,8 @@ class AttentionOperator:
     def _raw_norm(self) -> Tensor:
         """Frobenius norm of the tiles as they come, (B, H) float64."""
         tiles = [frobenius_norm(tile) for _, tile in self._tiles()]
-        return torch.linalg.vector_norm(torch.stack(tiles), dim=0, dtype=torch.float64)
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(tiles), dim=0, dtype=torch.float64)
+        return norm
 
     @property
     def _norm(self) -> Tensor:

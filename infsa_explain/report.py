@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infsa_metrics import MeanInterval, bootstrap_mean, holm, paired_test
+from infsa_metrics import MeanInterval, PairedTest, bootstrap_mean, holm, paired_test
 from numpy.typing import NDArray
 
 __all__ = ["MorfSummary", "morf_markdown", "summarise_morf", "write_morf"]
@@ -85,13 +85,16 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
                     bootstrap_mean(auc),
                     bootstrap_mean(lerf),
                     bootstrap_mean(lerf - auc),
-                    test
-                    and MeanInterval(test.difference, test.low, test.high, test.n, test.excluded),
-                    test and float(adjusted[method]),
+                    None if test is None else _difference(test),
+                    None if test is None else float(adjusted[method]),
                     float(np.mean(_values(own, method, "morf", "tied", images))),
                 )
             )
     return summaries
+
+
+def _difference(test: PairedTest) -> MeanInterval:
+    return MeanInterval(test.difference, test.low, test.high, test.n, test.excluded)
 
 
 def _values(
@@ -159,7 +162,7 @@ def morf_markdown(summaries: Sequence[MorfSummary]) -> str:
 
 
 def write_morf(folder: Path, rows: Sequence[Row]) -> list[MorfSummary]:
-    """Write ``summary.json``, ``summary.md``, ``curves.csv`` and the plots; return the summaries."""
+    """Write ``summary.json``, ``summary.md``, ``curves.csv`` and the plots; return summaries."""
     summaries = summarise_morf(rows)
     payload = [asdict(summary) for summary in summaries]
     (folder / "summary.json").write_text(json.dumps(payload, indent=2) + "\n")

@@ -61,7 +61,7 @@ def drop_fill(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     def predict_masked(images: Tensor, removed: Tensor) -> Tensor:
         kept = (~removed.flatten(1)).sum(1)
         probabilities: Tensor | None = None
-        for count in kept.unique().tolist():
+        for count in sorted(set(kept.tolist())):
             group = (kept == count).nonzero().squeeze(1)
             if count:
                 keep = (~removed[group].flatten(1)).nonzero()[:, 1].view(-1, count)

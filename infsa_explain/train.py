@@ -308,12 +308,14 @@ def window(boxes: Tensor, model: VisionTransformer, side: int) -> Tensor:
     top = _between((y1 - side + 1).clamp_min(0), y0.clamp_max(gh - side))
     offset = torch.arange(side)
     rows = top[:, None, None] + offset[:, None]
-    return (rows * gw + left[:, None, None] + offset).flatten(1)
+    index: Tensor = rows * gw + left[:, None, None] + offset
+    return index.flatten(1)
 
 
 def _between(low: Tensor, high: Tensor) -> Tensor:
     """A random integer in [low, high] for each pair."""
-    return (low + torch.rand(len(low)) * (high - low + 1)).floor().minimum(high).long()
+    chosen: Tensor = (low + torch.rand(len(low)) * (high - low + 1)).floor().minimum(high)
+    return chosen.long()
 
 
 def _seed_epoch(seed: int, epoch: int) -> None:
@@ -481,7 +483,7 @@ classifier and should not be used as one.
 | attention | {facts["attention"]} |
 | parameters | {facts["parameters"]:,} |
 | data | {facts["data"]}, {len(facts["classes"])} classes: {", ".join(facts["classes"])} |
-| accuracy | {facts["accuracy"]:.1%} [{low:.1%}, {high:.1%}], n = {facts["images"]} held-out images |
+| accuracy | {facts["accuracy"]:.1%} [{low:.1%}, {high:.1%}], n = {facts["images"]} |
 | dead heads | {facts["dead_heads"]:.1%} |
 {gamma}| on disk | float16 |
 

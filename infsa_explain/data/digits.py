@@ -149,11 +149,11 @@ def _ground(photographs: list[NDArray[np.uint8]], rng: np.random.Generator) -> N
     side = int(rng.integers(IMAGE_SIZE, min(2 * IMAGE_SIZE, *photograph.shape[:2]), endpoint=True))
     top = int(rng.integers(photograph.shape[0] - side, endpoint=True))
     left = int(rng.integers(photograph.shape[1] - side, endpoint=True))
-    crop = photograph[top : top + side, left : left + side]
+    crop: NDArray[np.uint8] = photograph[top : top + side, left : left + side]
     if rng.random() < 0.5:
         crop = crop[:, ::-1]
-    crop = cv2.resize(crop, (IMAGE_SIZE, IMAGE_SIZE), interpolation=cv2.INTER_AREA)
-    return crop.astype(np.float32) / 255
+    resized = cv2.resize(crop, (IMAGE_SIZE, IMAGE_SIZE), interpolation=cv2.INTER_AREA)
+    return resized.astype(np.float32) / np.float32(255)
 
 
 def _enlarge(glyph: NDArray[np.float32], side: int) -> NDArray[np.float32]:
