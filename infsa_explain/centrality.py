@@ -233,6 +233,7 @@ def perron(
     step = _multiply(op64, side == "left")
     shift = op64.frobenius_norm()[..., None, None] / 8
     ones = op64.ones()
+    acyclic = _acyclic(step, ones)
     generator = torch.Generator().manual_seed(0)
     other = torch.rand(op.num_tokens, generator=generator, dtype=torch.float64).to(ones) + 0.5
     starts = torch.stack([ones, other.expand_as(ones)], dim=-1)  # (B, H, N, 2)
@@ -241,10 +242,9 @@ def perron(
         y = step(x)
         value = (x * y).sum(2)  # (B, H, 2), Rayleigh quotients
         residual = (y - value[:, :, None] * x).norm(dim=2) / value
-        settled = (residual <= tol).all(-1) | op64.dead()
+        settled = (residual <= tol).all(-1) | acyclic
         if bool(settled.all()) or iterations >= max_iterations:
             break
-    acyclic = _acyclic(step, ones, settled & ~op64.dead())
     agree = (x[..., 0] * x[..., 1]).sum(-1) > 1 - 1e-6
     return Perron(
         torch.where(acyclic[..., None], torch.nan, x[..., 0]),
@@ -359,19 +359,17 @@ def _solve(
     )
 
 
-def _acyclic(step: Callable[[Tensor], Tensor], ones: Tensor, cyclic: Tensor) -> Tensor:
-    """Which graphs have no cycle (ρ = 0): Âᵗ·1 vanishes within N steps. (B, H) bool.
+def _acyclic(step: Callable[[Tensor], Tensor], alive: Tensor) -> Tensor:
+    """Which graphs have no cycle (ρ = 0), (B, H) bool.
 
-    ``cyclic`` marks those that are known to have one; where all others have vanished it stops.
+    Tokens that nothing leads to are on no cycle; they are peeled off until none is left or
+    each that is left has a predecessor.
     """
-    x = ones
-    for _ in range(ones.shape[-1]):
-        x = step(x)
-        size = x.amax(-1, keepdim=True)
-        if bool((cyclic | (size[..., 0] == 0)).all()):
-            break
-        x = torch.where(size > 0, x / size.clamp_min(torch.finfo(x.dtype).tiny), 0.0)
-    return (x.amax(-1) == 0) & ~cyclic
+    while True:
+        left = alive * (step(alive) > 0)
+        if torch.equal(left, alive):
+            return (alive == 0).all(-1)
+        alive = left
 
 
 def _multiply(op: AttentionOperator, transposed: bool) -> Callable[[Tensor], Tensor]:

@@ -116,14 +116,21 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The attention modules of a supported ViT by name.
 
     Raises:
-        ValueError: if there is none that we know.
+        ValueError: if there is none that we know, or a block of the model is without.
     """
     found = {name: m for name, m in model.named_modules() if type(m) in _FAMILIES}
-    if not found:
+    blocks = getattr(model, "blocks", None)
+    unread = [
+        name
+        for name, block in (blocks.named_children() if isinstance(blocks, nn.Module) else ())
+        if not any(type(m) in _FAMILIES for m in block.modules())
+    ]
+    if unread or not found:
         known = ", ".join(sorted(family.__name__ for family in _FAMILIES))
+        where = f" in block {', '.join(unread)}" if found else ""
         raise ValueError(
-            f"{type(model).__name__} has no attention layer that can be read (known: {known}); "
-            "register its attention class with infsa_explain.graphs.attention_family"
+            f"{type(model).__name__} has no attention layer that can be read{where} (known: "
+            f"{known}); register its attention class with infsa_explain.graphs.attention_family"
         )
     return found
 
@@ -144,14 +151,17 @@ def capture(model: nn.Module, images: Tensor) -> Graphs:
         :class:`Graphs`, with the logits of this very pass.
 
     Raises:
-        ValueError: if no layer can be read, some layer did not run exactly once, or the
-            tokens do not fit the patch grid.
+        ValueError: if no layer can be read, some layer did not run exactly once, the model
+            does not take images of this size, or the tokens do not fit the patch grid.
     """
     modules = attention_modules(model)
+    grid = patch_grid(model, images)
     layers: dict[str, Layer] = {}
 
     def read(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if name in layers:
+                raise ValueError(f"attention layer {name} ran twice in the forward pass")
             layers[name] = _FAMILIES[type(module)].layer(module, inputs[0])
 
         return hook
@@ -160,13 +170,14 @@ def capture(model: nn.Module, images: Tensor) -> Graphs:
     try:
         with torch.no_grad():
             logits = model(images)
+    except AssertionError as error:  # timm's way to refuse a size
+        raise ValueError(f"{type(model).__name__} refuses the images: {error}") from error
     finally:
         for handle in handles:
             handle.remove()
     if layers.keys() != modules.keys():
         missing = ", ".join(sorted(modules.keys() - layers.keys()))
         raise ValueError(f"attention layers that did not run in the forward pass: {missing}")
-    grid = patch_grid(model, images)
     prefix = int(getattr(model, "num_prefix_tokens", 0))
     for name, layer in layers.items():
         if layer.operator.num_tokens != prefix + grid[0] * grid[1]:

@@ -37,7 +37,8 @@ class AttentionOperator:
     Computes in float32, or in float64 for float64 input, on the device of ``q``.
 
     Raises:
-        ValueError: for shapes that do not fit, an unknown kind, or values that are not finite.
+        ValueError: for shapes that do not fit, an unknown kind, or values that are not finite;
+            in use, where q kᵀ or its norm overflows.
 
     >>> op = AttentionOperator(torch.eye(2).view(1, 1, 2, 2), torch.eye(2).view(1, 1, 2, 2))
     >>> op.apply(torch.ones(1, 1, 2))
@@ -92,7 +93,8 @@ class AttentionOperator:
     def apply(self, x: Tensor) -> Tensor:
         """Â x for x (B, H, N) or (B, H, N, m), in x's shape."""
         columns = self._columns(x)
-        y = torch.cat([tile @ columns for _, tile in self._tiles()], dim=-2)
+        with torch.autocast(columns.device.type, enabled=False):
+            y = torch.cat([tile @ columns for _, tile in self._tiles()], dim=-2)
         return (y / self._norm).reshape(x.shape)
 
     def apply_transposed(self, x: Tensor) -> Tensor:
@@ -100,7 +102,8 @@ class AttentionOperator:
         columns = self._columns(x)
         y = torch.zeros_like(columns)
         for rows, tile in self._tiles():
-            y += tile.transpose(-2, -1) @ columns[:, :, rows]
+            with torch.autocast(columns.device.type, enabled=False):
+                y += tile.transpose(-2, -1) @ columns[:, :, rows]
         return (y / self._norm).reshape(x.shape)
 
     def dense(self) -> Tensor:
@@ -133,6 +136,8 @@ class AttentionOperator:
         """Frobenius norm of the tiles as they come, (B, H) float64."""
         tiles = [frobenius_norm(tile) for _, tile in self._tiles()]
         norm: Tensor = torch.linalg.vector_norm(torch.stack(tiles), dim=0, dtype=torch.float64)
+        if not norm.isfinite().all():
+            raise ValueError(f"q kᵀ overflows {self.q.dtype}; scale q and k down")
         return norm
 
     @property

@@ -8,6 +8,8 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from .graphs import patch_grid
+
 __all__ = ["drop_fill", "forward_patches"]
 
 
@@ -25,7 +27,8 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
         Logits (B, C).
 
     Raises:
-        ValueError: if the model is no timm ``VisionTransformer``.
+        ValueError: if the model is no timm ``VisionTransformer``, or ``keep`` does not hold
+            indices of patches.
 
     Source: token dropping, as in PatchDropout (arXiv 2208.07220).
     """
@@ -34,6 +37,9 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
     prefix = model.num_prefix_tokens
 
     def take(module: nn.Module, inputs: tuple[Tensor, ...], x: Tensor) -> Tensor:
+        patches = x.shape[1] - prefix
+        if keep.numel() == 0 or keep.min() < 0 or keep.max() >= patches:
+            raise ValueError(f"keep must hold indices of patches, 0 to {patches - 1}, got {keep}")
         index = (keep + prefix).unsqueeze(-1).expand(-1, -1, x.shape[-1])
         return torch.cat([x[:, :prefix], x.gather(1, index)], dim=1)
 
@@ -59,6 +65,9 @@ def drop_fill(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """
 
     def predict_masked(images: Tensor, removed: Tensor) -> Tensor:
+        expected = (len(images), *patch_grid(model, images))
+        if removed.shape != expected:
+            raise ValueError(f"removed must be {expected}, got {tuple(removed.shape)}")
         kept = (~removed.flatten(1)).sum(1)
         probabilities: Tensor | None = None
         for count in sorted(set(kept.tolist())):

@@ -141,7 +141,7 @@ def _layers(layer: int | str, depth: int) -> tuple[int, ...]:
 
 def _index(name: str, value: int | str, size: int) -> int:
     try:
-        index = int(value)
+        index = int(str(value))  # 1.5 and None are no indices
     except ValueError:
         raise ValueError(f"{name} must be a number, 'last' or 'mean', got {value!r}") from None
     if not -size <= index < size:

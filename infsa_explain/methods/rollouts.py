@@ -25,8 +25,9 @@ def rollout(graphs: Graphs, request: Request) -> Tensor:
     batch, _, tokens = graphs.operators[0].shape
     identity = torch.eye(tokens, device=graphs.logits.device)
     flow = identity.expand(batch, tokens, tokens)
-    for layer in graphs.layers:
-        flow = (mixing(layer).mean(1) + identity) / 2 @ flow
+    with torch.autocast(flow.device.type, enabled=False):
+        for layer in graphs.layers:
+            flow = (mixing(layer).mean(1) + identity) / 2 @ flow
     return _seen_from_output(flow[:, None], graphs)[:, 0]
 
 

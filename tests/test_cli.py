@@ -1,0 +1,188 @@
+"""The command line as a person meets it: what works, and one clear line where it does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from infsa_explain.__main__ import main
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    """Run a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["infsa-explain", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_morf_on_the_bundled_model_writes_a_run(cli, tmp_path):
+    out = tmp_path / "run"
+    code, stdout, _ = cli("morf", "--limit", 3, "--steps", 4, "--out", out)
+    assert code == 0
+    assert [name in stdout for name in ("visits", "linear", "centre", "random")] == [True] * 4
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.json",
+        "curves.csv",
+        "curves.png",
+        "curves.svg",
+        "rows.jsonl",
+        "summary.json",
+        "summary.md",
+    ]
+    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 * 4 * 2
+    assert json.loads((out / "config.json").read_text())["options"]["steps"] == 4
+    code, _, stderr = cli("morf", "--limit", 3, "--steps", 4, "--out", out)
+    assert code == 2
+    assert "holds a run already" in stderr
+
+
+def test_json_is_the_summary(cli):
+    code, stdout, _ = cli("morf", "--limit", 2, "--steps", 3, "--methods", "degree", "--json")
+    assert code == 0
+    (summary,) = json.loads(stdout)
+    assert summary["method"] == "degree"
+    assert summary["aoc"]["n"] == 2
+
+
+def test_map_writes_an_overlay_and_the_raw_map(cli, tmp_path):
+    photo = tmp_path / "a photo, wide.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 140, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(photo)
+    out = tmp_path / "maps"
+    code, stdout, _ = cli("map", photo, "--method", "visits,linear", "--layer", 0, "--out", out)
+    assert code == 0
+    names = [f"a_photo_wide.png.{m}.{e}" for m in ("visits", "linear") for e in ("npy", "png")]
+    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    assert len(stdout.split("\n")) == 4 + 1
+    raw = np.load(out / "a_photo_wide.png.visits.npy")
+    assert raw.shape == (14, 14)
+    assert raw.sum() == pytest.approx(1, abs=1e-5)
+    assert Image.open(out / "a_photo_wide.png.visits.png").size[0] > 600
+
+
+def test_models_and_methods_are_listed(cli):
+    code, stdout, _ = cli("models")
+    assert code == 0
+    assert "infvit_linear_digits" in stdout
+    assert "infvit_pure_24l" in stdout
+    code, stdout, _ = cli("methods")
+    assert code == 0
+    assert "visits" in stdout
+    assert "centre" in stdout
+
+
+def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("infsa_explain.train.RECIPES", {"photo-digits": {"epoch_size": 32}})
+    monkeypatch.setattr("infsa_explain.train.HELD_OUT", 16)
+    out = tmp_path / "run"
+    train = ("train", "--epochs", 1, "--batch-size", 16, "--out", out)
+    code, stdout, _ = cli(*train)
+    assert code == 0
+    assert "epoch 1/1: loss" in stdout
+    checkpoint = out / "infvit_linear_digits.safetensors"
+    assert cli("map", "--model", checkpoint, "--out", tmp_path / "maps")[0] == 0
+    assert len(list((tmp_path / "maps").iterdir())) == 8
+    code, _, stderr = cli(*train)
+    assert code == 2
+    assert "--resume" in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("morf", "--model", "infvit_liner_digits"), 2, "did you mean infvit_linear_digits"),
+        (("morf", "--model", "nowhere.safetensors"), 2, "no checkpoint at nowhere.safetensors"),
+        (("morf", "--methods", "vists"), 2, "did you mean visits"),
+        (("morf", "--methods", "attention"), 2, "not for linear attention"),
+        (("morf", "--layer", "7"), 2, "layer 7 is out of range"),
+        (("morf", "--layer", "top"), 2, "layer must be a number, 'last' or 'mean'"),
+        (("morf", "--head", "99"), 2, "head 99 is out of range"),
+        (("morf", "--gamma", "1"), 2, "gamma must lie in (0, 1)"),
+        (("morf", "--fill", "grey"), 2, "unknown fill 'grey'"),
+        (("morf", "--steps", "many"), 2, "--steps must be a number or 'full'"),
+        (("morf", "--steps", "500"), 2, "steps"),
+        (("morf", "--data", "nowhere"), 2, "'nowhere'"),
+        (("morf", "--limit", "0"), 2, "size must be at least 1"),
+        (("morf", "--target", "truth"), 2, "--target must be"),
+        (("morf", "--device", "abacus"), 2, "--device must be auto, cpu or cuda"),
+        (("morf", "--nonsense"), 2, "--nonsense"),
+        (("map", "nowhere.jpg"), 2, "nowhere.jpg"),
+        (("map", "--method", "visits,nothing"), 2, "unknown method 'nothing'"),
+        (("dance",), 2, "dance"),
+    ],
+)
+def test_wrong_use_is_one_line_and_writes_nothing(
+    cli, tmp_path, monkeypatch, arguments, code, message
+):
+    monkeypatch.chdir(tmp_path)
+    out = () if arguments[0] == "dance" else ("--out", "out")
+    got, stdout, stderr = cli(*arguments, *out)
+    assert got == code
+    assert message in stderr
+    assert stderr.startswith("error: ")
+    assert stderr.count("\n") == 1
+    assert stdout == ""
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def test_a_file_that_is_no_image_and_an_empty_folder(cli, tmp_path):
+    text = tmp_path / "text.jpg"
+    text.write_text("not an image")
+    code, _, stderr = cli("map", text, "--out", tmp_path / "out")
+    assert code == 2
+    assert "text.jpg" in stderr
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "empty").mkdir()
+    code, _, stderr = cli("morf", "--data", tmp_path / "empty")
+    assert code == 2
+    assert "empty" in stderr
+
+
+def test_module_ignores_a_metrics_py_in_the_working_folder(tmp_path):
+    for name in ("metrics.py", "models.py", "train.py"):
+        (tmp_path / name).write_text("raise SystemExit('shadowed')")
+    done = subprocess.run(
+        [sys.executable, "-m", "infsa_explain", "methods"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "visits" in done.stdout
+
+
+def test_help_imports_nothing_heavy():
+    script = (
+        "import sys; sys.argv = ['x', 'morf', '--help']\n"
+        "from infsa_explain.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit as stop: code = stop.code\n"
+        "heavy = {'torch', 'timm', 'scipy', 'sklearn', 'cv2', 'matplotlib', 'numpy'}\n"
+        "print(code, sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().splitlines()[-1] == "0 []"
+    assert "MoRF-AOC" in done.stdout
+
+
+def test_no_command_shows_the_help(cli):
+    code, stdout, _ = cli()
+    assert code == 2
+    assert "morf" in stdout
+    assert "train" in stdout

@@ -1,0 +1,159 @@
+"""``evaluate_morf`` against the same numbers put together by hand from the parts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+from infsa_metrics import deletion_curve, pixel_fill
+
+import infsa_explain.models  # noqa: F401  (registers the names)
+from infsa_explain.data import PhotoDigits, Subset
+from infsa_explain.data.samples import Sample
+from infsa_explain.evaluate import (
+    MorfOptions,
+    RunFolder,
+    choose_methods,
+    describe_run,
+    evaluate_morf,
+    fingerprint,
+)
+from infsa_explain.methods import explain
+from infsa_explain.preprocess import preprocess
+from infsa_explain.tokens import drop_fill
+
+DATA = PhotoDigits("val", 5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    network = timm.create_model("infvit_linear_digits", depth=2, embed_dim=32, num_heads=4)
+    torch.nn.init.normal_(network.head.weight, std=1.0)  # so that predictions move
+    return network.eval()
+
+
+def by_hand(model, sample, method, order, predict, target):
+    images = preprocess(model, sample.image)
+    maps = explain(model, images, method, seeds=[sample.image_id]).maps
+    return deletion_curve(
+        predict, images, torch.tensor([target]), maps, order=order, steps=6, seeds=[sample.image_id]
+    )
+
+
+@pytest.mark.parametrize("fill", ["mean", "black", "blur", "noise", "drop"])
+def test_rows_are_the_curves_of_single_images(model, fill):
+    rows = evaluate_morf(model, DATA, MorfOptions(("visits", "random"), fill=fill, steps=6))
+    assert len(rows) == 5 * 2 * 2
+    predict = drop_fill(model)
+    if fill != "drop":
+        half = (0.5, 0.5, 0.5)
+        predict = pixel_fill(model, fill, mean=half, std=half, seed=0)
+    for row in rows[::3]:
+        sample = next(s for s in (DATA[i] for i in range(5)) if s.image_id == row["image"])
+        with torch.no_grad():
+            predicted = int(model(preprocess(model, sample.image)).argmax())
+        assert row["predicted"] == row["target"] == predicted
+        assert row["label"] == sample.label
+        curve = by_hand(model, sample, row["method"], row["order"], predict, predicted)
+        np.testing.assert_allclose(row["probabilities"], curve.probabilities[0], atol=2e-6)
+        assert row["aoc"] == pytest.approx(curve.aoc().item(), abs=2e-6)
+        assert row["auc"] == pytest.approx(curve.auc().item(), abs=2e-6)
+
+
+def test_rows_do_not_depend_on_the_company_of_other_images(model):
+    options = MorfOptions(("linear", "random", "degree"), steps=5)
+    together = evaluate_morf(model, DATA, options)
+    alone = evaluate_morf(model, Subset(DATA, [3]), options)
+    same = [row for row in together if row["image"] == DATA[3].image_id]
+    assert [row["method"] for row in alone] == [row["method"] for row in same]
+    for a, b in zip(alone, same, strict=True):
+        np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=2e-6)
+
+
+def test_a_constant_map_ties_everywhere_and_a_control_nowhere(model):
+    class Flat(torch.nn.Module):  # no query, so no weights: every head of every layer is dead
+        def forward(self, x):
+            return torch.zeros_like(x)
+
+    import copy
+
+    dead = copy.deepcopy(model)
+    for block in dead.blocks:
+        block.norm1 = Flat()
+        torch.nn.init.zeros_(block.attn.qkv.bias)
+    rows = evaluate_morf(dead, DATA, MorfOptions(("linear", "random"), steps=4))
+    assert {row["tied"] for row in rows if row["method"] == "linear"} == {1.0}
+    assert {row["tied"] for row in rows if row["method"] == "random"} == {0.0}
+
+
+def test_target_label_follows_the_label_and_the_floor_voids(model):
+    rows = evaluate_morf(model, DATA, MorfOptions(("degree",), steps=3, target="label", floor=0.9))
+    assert all(row["target"] == row["label"] for row in rows)
+    assert [row["aoc"] is None for row in rows] == [row["p0"] <= 0.9 for row in rows]
+    assert any(row["aoc"] is None for row in rows)
+
+
+def test_target_label_without_labels_is_refused(model):
+    sample = DATA[0]
+    unlabelled = Subset(DATA, [0])
+    unlabelled.__class__ = type(
+        "Unlabelled",
+        (Subset,),
+        {"__getitem__": lambda self, i: Sample(sample.image, None, sample.boxes, "mystery.png")},
+    )
+    with pytest.raises(ValueError, match=r"mystery\.png has no label"):
+        evaluate_morf(model, unlabelled, MorfOptions(("degree",), target="label", steps=2))
+
+
+def test_amp_gives_nearly_the_same_curve(model):
+    exact, half = (
+        evaluate_morf(model, DATA, MorfOptions(("degree",), steps=3, amp=amp))
+        for amp in (False, True)
+    )
+    for a, b in zip(exact, half, strict=True):
+        np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=0.03)
+
+
+def test_methods_are_checked_before_any_work(model):
+    softmax = timm.create_model("vit_softmax_digits", depth=1)
+    assert "attention" in choose_methods(softmax, None)
+    assert "attention" not in choose_methods(model, None)
+    assert choose_methods(model, ["visits", "visits"]) == ["visits"]
+    with pytest.raises(ValueError, match="'attention' is not for linear attention"):
+        choose_methods(model, ["attention"])
+    with pytest.raises(ValueError, match="did you mean pagerank"):
+        choose_methods(model, ["pagerankk"])
+    with pytest.raises(ValueError, match="unknown fill 'grey'"):
+        evaluate_morf(model, DATA, MorfOptions(("degree",), fill="grey"))
+
+
+def test_run_folder_keeps_rows_and_is_not_written_over(tmp_path, model):
+    config = describe_run("morf", {"m": model}, DATA, MorfOptions())
+    folder = RunFolder(tmp_path / "run", config)
+    folder.write({"image": "a", "aoc": None})
+    # Flushed: readable before the run is closed, as it would be after a kill.
+    assert json.loads((tmp_path / "run" / "rows.jsonl").read_text()) == {"image": "a", "aoc": None}
+    folder.close()
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert stored["models"]["m"]["weights"] == fingerprint(model)
+    assert stored["data"]["fingerprint"] == DATA.fingerprint()
+    assert stored["options"]["fill"] == "mean"
+    with pytest.raises(ValueError, match="holds a run already"):
+        RunFolder(tmp_path / "run", config)
+    RunFolder(tmp_path / "run", config, force=True).close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        RunFolder(tmp_path / "file", config)
+
+
+def test_fingerprint_changes_with_a_weight(model):
+    before = fingerprint(model)
+    with torch.no_grad():
+        model.head.bias[0] += 1
+    assert fingerprint(model) != before
+    with torch.no_grad():
+        model.head.bias[0] -= 1

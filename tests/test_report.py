@@ -1,0 +1,128 @@
+"""Tables and curves from rows whose means are known by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from infsa_metrics import bootstrap_mean, holm, paired_test
+
+from infsa_explain.report import (
+    HEADINGS,
+    mean_curves,
+    morf_markdown,
+    morf_table,
+    plot_curves,
+    summarise_morf,
+    write_morf,
+)
+
+IMAGES = [f"image {i}" for i in range(12)]
+FRACTIONS = [0.0, 0.5, 1.0]
+rng = np.random.default_rng(0)
+AOC = {m: rng.random(12) for m in ("visits", "random", "centre")}
+AUC = {(m, o): rng.random(12) for m in AOC for o in ("morf", "lerf")}
+
+
+def rows():
+    return [
+        {
+            "image": image,
+            "model": "m",
+            "method": method,
+            "order": order,
+            "fill": "mean",
+            "aoc": float(AOC[method][i]) if order == "morf" else 0.5,
+            "auc": float(AUC[method, order][i]),
+            "tied": 0.25,
+            "fractions": FRACTIONS,
+            "probabilities": [1.0, i / 12, 0.0],
+        }
+        for i, image in enumerate(IMAGES)
+        for method in AOC
+        for order in ("morf", "lerf")
+    ]
+
+
+def test_summaries_are_means_over_images():
+    summaries = {s.method: s for s in summarise_morf(rows())}
+    assert list(summaries) == ["visits", "random", "centre"]
+    for method, s in summaries.items():
+        assert s.aoc == bootstrap_mean(AOC[method])
+        assert s.aoc.mean == pytest.approx(AOC[method].mean(), abs=1e-12)
+        assert s.auc.mean == pytest.approx(AUC[method, "morf"].mean(), abs=1e-12)
+        gain = AUC[method, "lerf"] - AUC[method, "morf"]
+        assert s.srg.mean == pytest.approx(gain.mean(), abs=1e-12)
+        assert s.tied == 0.25
+
+
+def test_difference_to_random_is_paired_by_image_and_holm_corrected():
+    shuffled = rows()
+    np.random.default_rng(1).shuffle(shuffled)
+    tests = {m: paired_test(AOC[m], AOC["random"]) for m in ("visits", "centre")}
+    adjusted = dict(zip(tests, holm([t.p_value for t in tests.values()]), strict=True))
+    for s in summarise_morf(rows()):
+        if s.method == "random":
+            assert s.over_random is None
+            assert s.p_value is None
+        else:
+            expected = (AOC[s.method] - AOC["random"]).mean()
+            assert s.over_random.mean == pytest.approx(expected, abs=1e-12)
+            assert s.p_value == adjusted[s.method]
+    means = {s.method: s.over_random and s.over_random.mean for s in summarise_morf(shuffled)}
+    assert means["visits"] == pytest.approx((AOC["visits"] - AOC["random"]).mean(), abs=1e-12)
+
+
+def test_undefined_images_are_excluded_and_counted():
+    broken = rows()
+    for row in broken:
+        if row["image"] == "image 0" and row["method"] == "visits":
+            row["aoc"] = None
+    visits = summarise_morf(broken)[0]
+    assert (visits.aoc.n, visits.aoc.excluded) == (11, 1)
+    assert visits.aoc.mean == pytest.approx(AOC["visits"][1:].mean(), abs=1e-12)
+    assert morf_table([visits])[0][-1] == "11 (1 excluded)"
+
+
+def test_without_random_there_is_no_difference():
+    only = [row for row in rows() if row["method"] == "visits"]
+    (summary,) = summarise_morf(only)
+    assert summary.over_random is None
+
+
+def test_models_are_kept_apart():
+    other = [dict(row, model="other", aoc=0.0) for row in rows()]
+    summaries = summarise_morf(rows() + other)
+    assert [s.model for s in summaries] == ["m"] * 3 + ["other"] * 3
+    assert summaries[3].aoc.mean == 0
+    assert summaries[0].aoc.mean == pytest.approx(AOC["visits"].mean(), abs=1e-12)
+
+
+def test_markdown_has_a_cell_for_every_heading():
+    lines = morf_markdown(summarise_morf(rows())).splitlines()
+    assert len(lines) == 2 + 3
+    assert {line.count("|") for line in lines} == {len(HEADINGS) + 1}
+    assert lines[2].startswith(f"| m | visits | {100 * AOC['visits'].mean():.1f} [")
+
+
+def test_written_files_hold_the_same_numbers(tmp_path):
+    summaries = write_morf(tmp_path, rows())
+    stored = json.loads((tmp_path / "summary.json").read_text())
+    assert stored[0]["aoc"]["mean"] == summaries[0].aoc.mean
+    with (tmp_path / "curves.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 3 * 2 * 3
+    middle = next(row for row in lines if row["fraction"] == "0.500000")
+    assert float(middle["probability"]) == pytest.approx(np.mean(np.arange(12) / 12), abs=1e-6)
+    for name in ("curves.png", "curves.svg"):
+        assert (tmp_path / name).stat().st_size > 5000
+
+
+def test_plot_draws_every_curve():
+    curves = mean_curves(rows())
+    (axis,) = plot_curves(rows()).axes
+    assert len(axis.lines) == len(curves) == 6
+    np.testing.assert_allclose(axis.lines[0].get_xdata(), [0, 50, 100])
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), [1, np.mean(np.arange(12) / 12), 0])
