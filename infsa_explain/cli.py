@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,12 +106,13 @@ def morf(
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)
-    folder = None
-    if out is not None:
-        config = evaluate.describe_run("morf", loaded, images, options)
-        folder = evaluate.RunFolder(out, config, force=force)
     rows: list[dict[str, Any]] = []
-    with _progress("images", len(images) * len(loaded)) as advance:
+    with ExitStack() as stack:
+        advance = stack.enter_context(_progress("images", len(images) * len(loaded)))
+        folder = None
+        if out is not None:
+            config = evaluate.describe_run("morf", loaded, images, options)
+            folder = stack.enter_context(evaluate.RunFolder(out, config, force=force))
         for name, each in loaded.items():
             rows += evaluate.evaluate_morf(
                 each,
@@ -123,7 +124,6 @@ def morf(
             )
     summaries = report.summarise_morf(rows)
     if folder is not None:
-        folder.close()
         report.write_morf(folder.path, rows)
     if as_json:
         _print_json(summaries)
@@ -159,7 +159,7 @@ def map_images(
     from .data import PhotoDigits, Sample, read_image
     from .mapping import write_maps
 
-    network = _load([model], checkpoint, device)[model]
+    (network,) = _load([model], checkpoint, device).values()
     methods = [name.strip() for name in method.split(",")]
     if images:
         none = np.zeros((0, 4), np.float32)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import torch
 from infsa_metrics import FILLS, deletion_curve, pixel_fill
@@ -214,9 +214,12 @@ def _predictor(model: nn.Module, options: MorfOptions) -> Callable[[Tensor, Tens
 class RunFolder:
     """A folder that holds one run: its configuration, and its rows as they come.
 
+    A context manager. The folder is made with the first row, so that a run that fails before it
+    leaves nothing.
+
     Args:
-        path: the folder; made if need be.
-        config: what is needed to repeat the run.
+        path: the folder.
+        config: what is needed to repeat the run; goes to ``config.json``.
         force: write over a run that is there already.
 
     Raises:
@@ -227,22 +230,28 @@ class RunFolder:
         self, path: str | os.PathLike[str], config: dict[str, Any], *, force: bool = False
     ) -> None:
         self.path = Path(path)
+        self.config = config
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; --out needs a folder")
         if (self.path / "config.json").exists() and not force:
             raise ValueError(f"{self.path} holds a run already; choose another --out, or --force")
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        self._rows = (self.path / "rows.jsonl").open("w")
+        self._rows: TextIO | None = None
 
     def write(self, row: Row) -> None:
-        """Append a row and flush it."""
+        """Append a row to ``rows.jsonl`` and flush it."""
+        if self._rows is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "config.json").write_text(json.dumps(self.config, indent=2) + "\n")
+            self._rows = (self.path / "rows.jsonl").open("w")
         self._rows.write(json.dumps(row) + "\n")
         self._rows.flush()
 
-    def close(self) -> None:
-        """Close the rows."""
-        self._rows.close()
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._rows is not None:
+            self._rows.close()
 
 
 def describe_run(

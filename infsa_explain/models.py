@@ -14,10 +14,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+import safetensors.torch
 import timm
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from timm.layers.attention import Attention
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
@@ -289,13 +289,16 @@ def load(
                 f"{model} does not say which model it is for; name one, with "
                 "checkpoint set to this file"
             )
-        arguments = json.loads(metadata["arguments"]) | kwargs
-        built = timm.create_model(metadata["architecture"], **arguments)
+        arguments = json.loads(metadata.get("arguments", "{}")) | kwargs
+        built = _from_registry(metadata["architecture"], False, arguments)
         names = json.loads(metadata.get("classes", "null"))
     else:
-        built, weights = _from_registry(os.fspath(model), checkpoint is None, kwargs), None
+        weights = None
         if checkpoint is None and model in BUNDLED:
             names = json.loads(read_checkpoint(weights_file(str(model)))[1]["classes"])
+        built = _from_registry(os.fspath(model), checkpoint is None, kwargs)
+        if names and len(names) != built.num_classes:
+            names = None  # another classifier was asked for
     if checkpoint is not None:
         weights, metadata = read_checkpoint(checkpoint)
         names = json.loads(metadata.get("classes", "null"))
@@ -309,7 +312,7 @@ def load(
 def _from_registry(name: str, pretrained: bool, kwargs: dict[str, Any]) -> nn.Module:
     hub = name.startswith(("hf-hub:", "hf_hub:", "local-dir:"))
     if not hub and not timm.is_model(name.split(".")[0]):
-        near = difflib.get_close_matches(name, [*BUNDLED, *timm.list_models()], n=3)
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ValueError(f"unknown model {name!r}{hint} (`models` lists them)")
     try:
@@ -348,8 +351,13 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
                 weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
                 return weights, file.metadata() or {}
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+    except pickle.UnpicklingError as error:  # PyTorch's message advises to run the file
+        raise ValueError(
+            f"cannot read {path} as a checkpoint of weights: it is damaged, or holds objects "
+            "other than tensors, which could run code"
+        ) from error
+    except Exception as error:  # damaged bytes fail in every way there is
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"cannot read {path} as a checkpoint of weights: {reason}") from error
     for key in ("state_dict_ema", "state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
@@ -407,5 +415,5 @@ def save(
         "classes": json.dumps(classes),
     }
     temporary = Path(path).with_suffix(".tmp")
-    save_file(weights, temporary, metadata)
+    temporary.write_bytes(safetensors.torch.save(weights, metadata))
     temporary.replace(path)

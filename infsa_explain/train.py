@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .attention import LinearInfSA, PureInfSA
 from .data import ImageData, PhotoDigits, open_data
+from .data.digits import DIGIT_SIDE, IMAGE_SIZE
 from .graphs import capture, dead_heads
 from .models import load, read_checkpoint, save
 from .preprocess import data_config
@@ -201,6 +202,7 @@ def train(
         ema.module.load_state_dict(state["ema"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
+        dead_before = _resume_log(folder / "log.jsonl", first)
     for epoch in range(first, recipe.epochs):
         began = time.monotonic()
         _seed_epoch(recipe.seed, epoch)
@@ -250,7 +252,7 @@ def _train_epoch(
     """One pass; returns the mean loss."""
     model.train()
     device = next(model.parameters()).device
-    windowed = epoch < recipe.window_epochs
+    windowed = recipe.data == PhotoDigits.name and epoch < recipe.window_epochs
     mix = None
     if (recipe.mixup or recipe.cutmix) and not windowed:
         mix = Mixup(
@@ -265,8 +267,8 @@ def _train_epoch(
     )
     total, seen = 0.0, 0
     for step, (images, labels, boxes) in enumerate(loader):
-        if mix is not None and len(images) % 2:  # mixing pairs the first image with the last
-            images, labels, boxes = images[:-1], labels[:-1], boxes[:-1]
+        if mix is not None and len(images) % 2:  # mixing pairs images, the first with the last
+            images, labels = (torch.cat([t, t[:1]]) for t in (images, labels))
         images, labels = images.to(device), labels.to(device)
         if mix is not None:
             images, labels = mix(images, labels)
@@ -293,17 +295,23 @@ def _train_epoch(
 
 
 def window_side(recipe: Recipe, epoch: int, model: VisionTransformer) -> int:
-    """Side of the window in patches: from 7, slowly at first, to the whole grid."""
-    whole = min(model.patch_embed.grid_size)
-    return 7 + int((whole - 7) * (epoch / recipe.window_epochs) ** 2)
+    """Side of the window in patches: it grows, slowly at first, to the whole grid.
+
+    At first it is as many patches as the largest digit can touch, and one to spare: 7 of 14.
+    """
+    whole: int = min(model.patch_embed.grid_size)
+    least = min(whole, math.ceil(whole * DIGIT_SIDE[1] / IMAGE_SIZE) + 2)
+    return least + int((whole - least) * (epoch / recipe.window_epochs) ** 2)
 
 
 def window(boxes: Tensor, model: VisionTransformer, side: int) -> Tensor:
-    """Raster indices of ``side``×``side`` patches at random about each box: (B, side²)."""
+    """Raster indices of ``side``×``side`` patches at random about each box: (B, side²).
+
+    Boxes are in pixels of ``photo-digits``, whatever size the model takes them at.
+    """
     gh, gw = model.patch_embed.grid_size
-    ph, pw = model.patch_embed.patch_size
-    x0, y0 = boxes[:, 0] // pw, boxes[:, 1] // ph
-    x1, y1 = boxes[:, 2].sub(1) // pw, boxes[:, 3].sub(1) // ph
+    x0, y0, x1, y1 = (boxes * torch.tensor([gw, gh, gw, gh]) / IMAGE_SIZE).unbind(1)
+    x0, y0, x1, y1 = x0.floor(), y0.floor(), x1.ceil() - 1, y1.ceil() - 1  # first and last patch
     left = _between((x1 - side + 1).clamp_min(0), x0.clamp_max(gw - side))
     top = _between((y1 - side + 1).clamp_min(0), y0.clamp_max(gh - side))
     offset = torch.arange(side)
@@ -435,6 +443,13 @@ def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     path.write_text(json.dumps(own, indent=2) + "\n")
 
 
+def _resume_log(path: Path, epochs: int) -> float:
+    """Keep the log of the epochs that are done; returns the last one's share of dead heads."""
+    lines = path.read_text().splitlines(keepends=True)[:epochs]
+    path.write_text("".join(lines))
+    return float(json.loads(lines[-1])["dead_heads"])
+
+
 def _save_state(path: Path, state: dict[str, Any]) -> None:
     temporary = path.with_suffix(".tmp")
     torch.save(state, temporary)
@@ -444,7 +459,8 @@ def _save_state(path: Path, state: dict[str, Any]) -> None:
 def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> Path:
     """Write the averaged weights in float16 and their card; the card's accuracy is the file's."""
     path = folder / f"{recipe.model}.safetensors"
-    save(model, path, architecture=recipe.model, arguments=recipe.model_args, classes=data.classes)
+    arguments = recipe.model_args | {"num_classes": len(data.classes)}
+    save(model, path, architecture=recipe.model, arguments=arguments, classes=data.classes)
     model.load_state_dict(read_checkpoint(path)[0])
     accuracy = bootstrap_mean(correct(model, data))
     facts = {

@@ -70,7 +70,8 @@ def test_map_writes_an_overlay_and_the_raw_map(cli, tmp_path):
     raw = np.load(out / "a_photo_wide.png.visits.npy")
     assert raw.shape == (14, 14)
     assert raw.sum() == pytest.approx(1, abs=1e-5)
-    assert Image.open(out / "a_photo_wide.png.visits.png").size[0] > 600
+    with Image.open(out / "a_photo_wide.png.visits.png") as picture:
+        assert picture.size[0] > 600
 
 
 def test_models_and_methods_are_listed(cli):
@@ -85,7 +86,7 @@ def test_models_and_methods_are_listed(cli):
 
 
 def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("infsa_explain.train.RECIPES", {"photo-digits": {"epoch_size": 32}})
+    monkeypatch.setattr("infsa_explain.train.RECIPES", {"photo-digits": {"epochs": 1, "epoch_size": 32}})
     monkeypatch.setattr("infsa_explain.train.HELD_OUT", 16)
     out = tmp_path / "run"
     train = ("train", "--epochs", 1, "--batch-size", 16, "--out", out)

@@ -133,18 +133,21 @@ def test_methods_are_checked_before_any_work(model):
 
 def test_run_folder_keeps_rows_and_is_not_written_over(tmp_path, model):
     config = describe_run("morf", {"m": model}, DATA, MorfOptions())
-    folder = RunFolder(tmp_path / "run", config)
-    folder.write({"image": "a", "aoc": None})
-    # Flushed: readable before the run is closed, as it would be after a kill.
-    assert json.loads((tmp_path / "run" / "rows.jsonl").read_text()) == {"image": "a", "aoc": None}
-    folder.close()
+    with RunFolder(tmp_path / "run", config) as folder:
+        assert not (tmp_path / "run").exists()
+        folder.write({"image": "a", "aoc": None})
+        # Flushed: readable before the run is closed, as it would be after a kill.
+        row = json.loads((tmp_path / "run" / "rows.jsonl").read_text())
+        assert row == {"image": "a", "aoc": None}
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert stored["models"]["m"]["weights"] == fingerprint(model)
     assert stored["data"]["fingerprint"] == DATA.fingerprint()
     assert stored["options"]["fill"] == "mean"
     with pytest.raises(ValueError, match="holds a run already"):
         RunFolder(tmp_path / "run", config)
-    RunFolder(tmp_path / "run", config, force=True).close()
+    with RunFolder(tmp_path / "run", config, force=True) as folder:
+        folder.write({"image": "b"})
+    assert json.loads((tmp_path / "run" / "rows.jsonl").read_text()) == {"image": "b"}
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"):
         RunFolder(tmp_path / "file", config)
