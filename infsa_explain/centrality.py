@@ -109,7 +109,7 @@ def visits(
     >>> q = torch.tensor([[[[1.0, 0], [0, 1]]]])
     >>> op = AttentionOperator(q, q)  # Â = I / √2: each token visits itself
     >>> visits(op, 0.5).scores  # ½ Σ_t (0.5/√2)ᵗ
-    tensor([[[0.7735, 0.7735]]])
+    tensor([[[0.7735, 0.7735]]], dtype=torch.float64)
     """
     _choice("direction", direction, ("received", "emitted"))
     _choice("start", start, ("uniform", "class"))

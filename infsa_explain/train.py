@@ -195,14 +195,14 @@ def train(
         warmup_lr_init=recipe.lr / 100,
         t_in_epochs=False,
     )
-    last, first, dead_before = folder / "last.pt", 0, 0.0
+    last, first = folder / "last.pt", 0
     if resume and last.exists():
         state = torch.load(last, map_location=device, weights_only=True)
         model.load_state_dict(state["model"])
         ema.module.load_state_dict(state["ema"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
-        dead_before = _resume_log(folder / "log.jsonl", first)
+    dead_before = _resume_log(folder / "log.jsonl", first)
     for epoch in range(first, recipe.epochs):
         began = time.monotonic()
         _seed_epoch(recipe.seed, epoch)
@@ -445,9 +445,9 @@ def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
 
 def _resume_log(path: Path, epochs: int) -> float:
     """Keep the log of the epochs that are done; returns the last one's share of dead heads."""
-    lines = path.read_text().splitlines(keepends=True)[:epochs]
+    lines = path.read_text().splitlines(keepends=True)[:epochs] if path.exists() else []
     path.write_text("".join(lines))
-    return float(json.loads(lines[-1])["dead_heads"])
+    return float(json.loads(lines[-1])["dead_heads"]) if lines else 0.0
 
 
 def _save_state(path: Path, state: dict[str, Any]) -> None:
@@ -474,7 +474,7 @@ def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> 
         "images": accuracy.n,
         "dead_heads": dead_head_share(model, data),
         "gamma": gamma_range(model),
-        "recipe": asdict(recipe),
+        "recipe": asdict(recipe) | {"data": data.name},
     }
     path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
     path.with_suffix(".md").write_text(_card(facts))

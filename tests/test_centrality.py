@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import infsa_explain.centrality as centrality
 import networkx as nx
 import numpy as np
 import pytest
@@ -10,6 +9,8 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import infsa_explain.centrality as centrality
 from infsa_explain.centrality import degree, katz, pagerank, perron, series, visits
 from infsa_explain.operator import AttentionOperator
 
@@ -242,13 +243,19 @@ graphs_at_random = st.builds(
 @given(
     pair=graphs_at_random,
     gamma=st.sampled_from([0.05, 0.5, 0.95, 0.99]),
-    kind=st.sampled_from(["infsa", "softmax"]),
-    form=st.sampled_from(["visits", "katz received", "katz emitted"]),
+    system=st.sampled_from(
+        [
+            ("infsa", "visits"),
+            ("infsa", "katz received"),
+            ("infsa", "katz emitted"),
+            ("softmax", "visits"),
+            ("softmax", "katz received"),
+        ]
+    ),
     tol=st.sampled_from([1e-3, 1e-6, 1e-12]),
 )
-def test_the_error_bound_holds(direct, pair, gamma, kind, form, tol):
-    if kind == "softmax" and form == "katz emitted":
-        return
+def test_the_error_bound_holds(direct, pair, gamma, system, tol):
+    kind, form = system
     op = AttentionOperator(*pair, kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(centrality, "DIRECT_TOKENS", direct)
@@ -367,7 +374,9 @@ def test_pagerank_with_dangling_tokens(direction):
     wanted = rng.random((6, 6))
     wanted[[1, 4]] = 0
     wanted[:, 2] = 0  # and no one attends to token 2
-    g = nx.from_numpy_array(wanted if direction == "received" else wanted.T, create_using=nx.DiGraph)
+    g = nx.from_numpy_array(
+        wanted if direction == "received" else wanted.T, create_using=nx.DiGraph
+    )
     x = nx.pagerank(g, tol=1e-15, max_iter=1000, weight="weight")
     result = pagerank(graph(wanted), direction=direction, tol=1e-13)
     close(result.scores[0, 0], list(x.values()), 1e-12)
@@ -500,7 +509,7 @@ def test_perron_of_a_cycle(side, solver):
 
 
 def test_rank_one():
-    """Â = a bᵀ / (‖a‖‖b‖): left Perron b, right Perron a, ρ the cosine, F by Sherman and Morrison."""
+    """Â = a bᵀ / (‖a‖‖b‖): left Perron b, right a, ρ their cosine, F by Sherman and Morrison."""
     a, b = np.array([1.0, 2, 3, 0]), np.array([4.0, 1, 0, 2])
     op = graph(np.outer(a, b))
     norm = np.linalg.norm(a) * np.linalg.norm(b)
@@ -565,7 +574,7 @@ def test_a_single_token():
 @pytest.mark.parametrize("start", ["uniform", "class"])
 @pytest.mark.parametrize("kinds", [["infsa"] * 3, ["infsa", "softmax", "infsa"]])
 def test_series_is_the_sum_of_products(start, kinds):
-    """S = M⁽¹⁾ + M⁽²⁾M⁽¹⁾ + M⁽³⁾M⁽²⁾M⁽¹⁾: a walk from a token of the last layer back to the image."""
+    """S = M⁽¹⁾ + M⁽²⁾M⁽¹⁾ + M⁽³⁾M⁽²⁾M⁽¹⁾: walks from a token of layer t back to the image."""
     ops = [operator(seed=i, kind=kind) for i, kind in enumerate(kinds)]
     gammas = [GAMMA, 0.5, torch.tensor([0.9, 0.2])]
     means = [

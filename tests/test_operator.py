@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from infsa_explain.operator import AttentionOperator
 from scipy import special
+
+from infsa_explain.operator import AttentionOperator
 
 KINDS = ("infsa", "softmax")
 

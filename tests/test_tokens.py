@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import infsa_explain.models  # noqa: F401  (registers the models)
 import pytest
 import timm
 import torch
+
+import infsa_explain.models  # noqa: F401  (registers the models)
 from infsa_explain.tokens import drop_fill, forward_patches
 
 MODELS = {
@@ -40,7 +41,7 @@ def images(batch=3):
 
 
 def by_hand(model, x, keep):
-    """patch_embed + position + gather + blocks + norm + pool + head; one image, a list of patches."""
+    """Patches + position, gather, blocks, norm, pool and head, for one image."""
     patches = model.patch_embed(x)
     prefix = [t for t in (model.cls_token, model.reg_token) if t is not None]
     tokens = torch.cat([*prefix, patches], 1) + model.pos_embed

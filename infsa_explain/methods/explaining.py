@@ -66,7 +66,8 @@ def explain(
 
     Returns:
         :class:`Explanation`. A head whose scores are all zero, or undefined, is left out of the
-        mean; where no head is left the map is NaN.
+        mean; where no head is left, or a method of the whole model scores every patch zero, the
+        map is NaN.
 
     Raises:
         ValueError: for an unknown method (the nearest are named), a layer or head out of range,
@@ -101,13 +102,15 @@ def explain_graphs(
         layers: tuple[int, ...] = () if method.control else tuple(range(len(graphs.layers)))
         used_heads = None
         tokens = method.scores(graphs, request).float()
+        alive = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
+        tokens = tokens.where(alive, torch.nan)
     else:
         layers = _layers(layer, len(graphs.layers))
         used_heads = tuple(range(heads)) if head is None else (_index("head", head, heads),)
         results = [method.scores(graphs.layers[i], request, graphs) for i in layers]
         diagnostics |= _diagnostics(results)
         per_layer = [_mean_over_heads(_scores(r), used_heads, graphs) for r in results]
-        tokens = torch.stack(per_layer).nanmean(0)
+        tokens = torch.stack(per_layer).nanmean(0).float()
     maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
     return Explanation(maps, tokens, method.name, layers, used_heads, diagnostics, graphs.logits)
 

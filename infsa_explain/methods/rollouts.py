@@ -23,7 +23,7 @@ def rollout(graphs: Graphs, request: Request) -> Tensor:
     Abnar and Zuidema, Quantifying Attention Flow in Transformers, arXiv 2005.00928.
     """
     batch, _, tokens = graphs.operators[0].shape
-    identity = torch.eye(tokens, device=graphs.logits.device)
+    identity = torch.eye(tokens).to(graphs.operators[0].q)
     flow = identity.expand(batch, tokens, tokens)
     with torch.autocast(flow.device.type, enabled=False):
         for layer in graphs.layers:

@@ -1,0 +1,366 @@
+"""Training: what is written, that it repeats and resumes exactly, and windows over digits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import timm
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import infsa_explain.train as training
+from infsa_explain.data import PhotoDigits, open_data
+from infsa_explain.data.digits import DIGIT_SIDE
+from infsa_explain.models import load, read_checkpoint, save
+from infsa_explain.preprocess import preprocess
+from infsa_explain.train import Recipe, recipe_for, train, window, window_side
+
+TINY = {"depth": 1, "embed_dim": 16, "num_heads": 2}
+DIGITS = Recipe(
+    "infvit_linear_digits",
+    epochs=3,
+    epoch_size=32,
+    batch_size=16,
+    warmup_epochs=1,
+    window_epochs=1,
+    drop_path=0.1,
+    model_args=TINY,
+)
+
+
+class Killed(Exception):
+    """The end of a run at a moment of our choice."""
+
+
+@pytest.fixture(autouse=True)
+def few_held_out(monkeypatch):
+    monkeypatch.setattr(training, "HELD_OUT", 40)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """ImageFolder's layout: three classes of colour, 17 images to train on, 6 held out."""
+    root, rng = tmp_path_factory.mktemp("colours"), np.random.default_rng(0)
+    for split, count in (("train", 17), ("val", 6)):
+        for i in range(count):
+            name = ("blue", "green", "red")[i % 3]
+            image = rng.integers(0, 100, (40, 48, 3), dtype=np.uint8)
+            image[..., ("red", "green", "blue").index(name)] += 150
+            (root / split / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(root / split / name / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def colours(folder):
+    return Recipe(
+        "infvit_pure_photos",
+        data=str(folder),
+        epochs=3,
+        batch_size=16,
+        warmup_epochs=1,
+        mixup=0.4,
+        cutmix=0.5,
+        erasing=0.5,
+        model_args=TINY | {"img_size": 32},
+    )
+
+
+@pytest.fixture(params=["digits", "colours"])
+def recipe(request, colours):
+    return DIGITS if request.param == "digits" else colours
+
+
+def weights(path):
+    return read_checkpoint(path)[0]
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def log(out):
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+class TestARun:
+    def test_writes_what_load_takes(self, tmp_path, recipe):
+        """The card's accuracy is that of the file, image by image."""
+        path = train(recipe, tmp_path)
+        assert path == tmp_path / f"{recipe.model}.safetensors"
+        card = json.loads(path.with_suffix(".json").read_text())
+        model = load(path)
+        data = PhotoDigits("val", 40) if recipe is DIGITS else open_data(recipe.data, split="val")
+        assert model.class_names == data.classes == card["classes"]
+        with torch.no_grad():
+            hits = [
+                int(model(preprocess(model, sample.image)).argmax()) == sample.label
+                for sample in (data[i] for i in range(len(data)))
+            ]
+        assert card["accuracy"] == pytest.approx(np.mean(hits), abs=1e-7)
+        assert card["images"] == len(data)
+        assert card["parameters"] == sum(p.numel() for p in model.parameters())
+        # A card is passed on: it names the data, and not where they lie on this machine.
+        assert Recipe(**card["recipe"]) == replace(recipe, data=data.name)
+        assert Recipe(**json.loads((tmp_path / "recipe.json").read_text())) == recipe
+        text = path.with_suffix(".md").read_text()
+        assert f"accuracy | {card['accuracy']:.1%} [" in text
+        assert ("CC BY 4.0" in text) == (recipe is DIGITS)
+        lines = log(tmp_path)
+        assert [line["epoch"] for line in lines] == [0, 1, 2]
+        gamma = model.blocks[0].attn.gamma
+        assert card["gamma"] == [gamma.min().item(), gamma.max().item()]
+        # float16 rounds the logits of γ, near 2.94, by at most 2⁻¹⁰, and γ by a twentieth of it.
+        assert lines[-1]["gamma"] == pytest.approx(card["gamma"], abs=2e-4)
+
+    def test_reports_every_step_and_epoch(self, tmp_path):
+        steps, epochs = [], []
+        train(DIGITS, tmp_path, on_step=lambda *step: steps.append(step), on_epoch=epochs.append)
+        assert steps == [(done, 6) for done in range(1, 7)]
+        assert [
+            {k: list(v) if k == "gamma" else v for k, v in vars(e).items() if k != "seconds"}
+            for e in epochs
+        ] == log(tmp_path)
+
+    def test_learns_colours(self, tmp_path, colours):
+        path = train(replace(colours, epochs=15, lr=3e-3, ema_decay=0.5, erasing=0.0), tmp_path)
+        assert json.loads(path.with_suffix(".json").read_text())["accuracy"] == 1.0
+
+    def test_the_softmax_twin_trains_too(self, tmp_path):
+        path = train(replace(DIGITS, model="vit_softmax_digits", epochs=1), tmp_path)
+        card = json.loads(path.with_suffix(".json").read_text())
+        assert card["gamma"] is None
+        assert card["attention"] == "Attention"
+        assert card["dead_heads"] == 0
+        assert "γ" not in path.with_suffix(".md").read_text()
+
+    def test_bfloat16(self, tmp_path):
+        single, half = (
+            weights(train(replace(DIGITS, amp=amp, epochs=1), tmp_path / str(amp)))
+            for amp in (False, True)
+        )
+        assert not equal(single, half)
+        # Two steps of Adam at lr up to 1e-3, of either sign.
+        for key in single:
+            torch.testing.assert_close(half[key], single[key], rtol=1e-3, atol=5e-3)
+
+    def test_init_is_where_it_starts(self, tmp_path):
+        """With a learning rate of zero it is also where it ends."""
+        torch.manual_seed(5)
+        start = timm.create_model(DIGITS.model, **TINY)
+        save(
+            start, tmp_path / "a.safetensors", architecture=DIGITS.model, arguments=TINY, classes=[]
+        )
+        recipe = replace(DIGITS, lr=0.0, epochs=1)
+        path = train(recipe, tmp_path / "run", init=str(tmp_path / "a.safetensors"))
+        for key, value in weights(path).items():
+            torch.testing.assert_close(value, start.state_dict()[key].half(), rtol=1e-3, atol=1e-6)
+
+    def test_a_loss_that_is_not_finite(self, tmp_path):
+        start = timm.create_model(DIGITS.model, **TINY)
+        torch.nn.init.constant_(start.head.bias, torch.nan)
+        save(
+            start, tmp_path / "a.safetensors", architecture=DIGITS.model, arguments=TINY, classes=[]
+        )
+        with pytest.raises(FloatingPointError, match="the loss is nan in epoch 0, step 0"):
+            train(DIGITS, tmp_path / "run", init=str(tmp_path / "a.safetensors"))
+
+    def test_images_without_labels(self, tmp_path):
+        (tmp_path / "images").mkdir()
+        Image.new("RGB", (32, 32)).save(tmp_path / "images" / "a.png")
+        recipe = Recipe("infvit_linear_photos", data=str(tmp_path / "images"), model_args=TINY)
+        with pytest.raises(ValueError, match="label"):
+            train(recipe, tmp_path / "run")
+
+    def test_an_unknown_model(self, tmp_path):
+        with pytest.raises(ValueError, match="unknown model 'infvit_liner_digits'; did you mean"):
+            train(replace(DIGITS, model="infvit_liner_digits"), tmp_path)
+        with pytest.raises(ValueError, match="resnet18 is no timm VisionTransformer"):
+            train(replace(DIGITS, model="resnet18", drop_path=0.0, model_args={}), tmp_path / "b")
+
+
+class TestRepeating:
+    def test_two_runs_agree_and_seeds_differ(self, tmp_path, recipe):
+        recipe = replace(recipe, epochs=2)
+        first, second = (train(recipe, tmp_path / name) for name in "ab")
+        assert equal(weights(first), weights(second))
+        assert log(tmp_path / "a") == log(tmp_path / "b")
+        other = train(replace(recipe, seed=1), tmp_path / "c")
+        assert not equal(weights(first), weights(other))
+
+    @pytest.mark.parametrize(
+        "moment", ["first step", "middle step", "epoch", "first save", "save", "end"]
+    )
+    def test_killed_and_resumed(self, tmp_path, recipe, moment, monkeypatch):
+        """The weights and the log are those of an undisturbed run, bit by bit."""
+        whole = train(recipe, tmp_path / "whole")
+
+        def on_step(step, steps):
+            if step == {"first step": 1, "middle step": 3}.get(moment):
+                raise Killed
+
+        def on_epoch(epoch):
+            if epoch.epoch == {"epoch": 1, "end": 2}.get(moment):
+                raise Killed
+
+        with monkeypatch.context() as patch:
+            save_state = training._save_state
+
+            def save_or_die(path, state):
+                if state["epoch"] == {"first save": 0, "save": 1}.get(moment):
+                    raise Killed
+                save_state(path, state)
+
+            patch.setattr(training, "_save_state", save_or_die)
+            with pytest.raises(Killed):
+                train(recipe, tmp_path / "run", on_step=on_step, on_epoch=on_epoch)
+        assert not (tmp_path / "run" / whole.name).exists()
+        torch.manual_seed(99)
+        resumed = train(recipe, tmp_path / "run", resume=True)
+        assert equal(weights(resumed), weights(whole))
+        assert log(tmp_path / "run") == log(tmp_path / "whole")
+
+    def test_a_folder_in_use_is_refused(self, tmp_path):
+        recipe = replace(DIGITS, epochs=1)
+        path = train(recipe, tmp_path)
+        before = path.read_bytes()
+        with pytest.raises(ValueError, match="holds a run already"):
+            train(recipe, tmp_path)
+        with pytest.raises(ValueError, match="holds a run with another lr, seed$"):
+            train(replace(recipe, lr=0.5, seed=3), tmp_path, resume=True)
+        assert path.read_bytes() == before
+        assert equal(weights(train(recipe, tmp_path, resume=True)), weights(path))
+
+
+class TestDeadHeads:
+    @pytest.fixture
+    def shares(self, monkeypatch) -> Iterator[list[float]]:
+        """Shares of dead heads that epochs are to report, then none."""
+        shares: list[float] = []
+        monkeypatch.setattr(
+            training, "dead_head_share", lambda model, data: shares.pop(0) if shares else 0.0
+        )
+        return shares
+
+    def test_a_jump_warns(self, tmp_path, shares):
+        shares += [0.0, 0.1, 0.5]
+        with pytest.warns(UserWarning, match="epoch 3: dead heads rose from 10% to 50%"):
+            train(DIGITS, tmp_path)
+
+    def test_a_slow_rise_and_a_bad_start_do_not(self, tmp_path, shares):
+        """Warnings are errors here."""
+        shares += [0.5, 0.7, 0.85]
+        train(DIGITS, tmp_path)
+        assert [line["dead_heads"] for line in log(tmp_path)] == [0.5, 0.7, 0.85]
+
+    def test_resuming_remembers_the_share_before(self, tmp_path, shares):
+        def on_epoch(epoch):
+            if epoch.epoch == 1:
+                raise Killed
+
+        shares += [0.6, 0.6]
+        with pytest.raises(Killed):
+            train(DIGITS, tmp_path, on_epoch=on_epoch)
+        shares += [0.6]
+        train(DIGITS, tmp_path, resume=True)
+        assert [line["dead_heads"] for line in log(tmp_path)] == [0.6, 0.6, 0.6]
+
+
+def vit(gh, gw):
+    return SimpleNamespace(patch_embed=SimpleNamespace(grid_size=(gh, gw)))
+
+
+GRID = st.sampled_from([3, 4, 7, 8, 9, 14, 16, 28])
+
+
+@st.composite
+def digit_boxes(draw):
+    """Boxes of up to the largest digit's side, anywhere on 112×112 pixels."""
+    boxes = []
+    for _ in range(draw(st.integers(1, 4))):
+        width, height = (draw(st.integers(1, DIGIT_SIDE[1])) for _ in range(2))
+        x0, y0 = draw(st.integers(0, 112 - width)), draw(st.integers(0, 112 - height))
+        boxes.append([x0, y0, x0 + width, y0 + height])
+    return torch.tensor(boxes, dtype=torch.float32)
+
+
+class TestWindow:
+    @given(boxes=digit_boxes(), grid=GRID, progress=st.integers(0, 15), seed=st.integers(0, 99))
+    @settings(deadline=None, max_examples=150)
+    def test_covers_the_box_with_a_square_of_patches(self, boxes, grid, progress, seed):
+        torch.manual_seed(seed)
+        model = vit(grid, grid)
+        side = window_side(replace(DIGITS, window_epochs=16), progress, model)
+        kept = window(boxes, model, side)
+        assert kept.shape == (len(boxes), side**2)
+        for box, raster in zip(boxes.tolist(), kept.tolist(), strict=True):
+            rows, columns = np.divmod(np.unique(raster), grid)
+            assert len(rows) == side**2
+            assert rows.max() - rows.min() == columns.max() - columns.min() == side - 1
+            assert 0 <= rows.min() <= rows.max() < grid
+            # In pixels of the image, the window's outline holds the box.
+            assert columns.min() * 112 / grid <= box[0]
+            assert rows.min() * 112 / grid <= box[1]
+            assert (columns.max() + 1) * 112 / grid >= box[2]
+            assert (rows.max() + 1) * 112 / grid >= box[3]
+
+    def test_takes_every_place_that_covers(self):
+        """A box of one pixel in patch (6, 7): 49 windows of 7×7 patches, about equally often."""
+        torch.manual_seed(0)
+        boxes = torch.tensor([[60.0, 50, 61, 51]]).repeat(4900, 1)
+        first = window(boxes, vit(14, 14), 7)[:, 0]
+        places, counts = first.unique(return_counts=True)
+        rows, columns = np.divmod(places.numpy(), 14)
+        assert sorted(zip(rows, columns, strict=True)) == [
+            (row, column) for row in range(7) for column in range(1, 8)
+        ]
+        # Binomial with mean 100: a deviation of 5 standard deviations is 50.
+        assert abs(counts - 100).max() < 50
+
+    def test_grows_from_7_patches_to_the_whole_grid(self):
+        recipe = replace(DIGITS, window_epochs=16)
+        sides = [window_side(recipe, epoch, vit(14, 14)) for epoch in range(17)]
+        assert sides == [7] * 7 + [8, 8, 9, 9, 10, 10, 11, 12, 13, 14]
+
+    def test_is_what_the_model_sees(self, tmp_path, monkeypatch):
+        """Half of four epochs see windows of 7² and 8² patches, the others see everything."""
+        seen, forward_patches = [], training.forward_patches
+
+        def watched(model, images, keep):
+            seen.append(tuple(keep.shape))
+            return forward_patches(model, images, keep)
+
+        monkeypatch.setattr(training, "forward_patches", watched)
+        train(replace(DIGITS, epochs=4, window_epochs=2), tmp_path)
+        assert seen == [(16, 49)] * 2 + [(16, 64)] * 2
+
+    def test_folders_have_none(self, tmp_path, colours, monkeypatch):
+        monkeypatch.setattr(training, "forward_patches", None)
+        windowed = train(replace(colours, epochs=1, window_epochs=1), tmp_path / "a")
+        assert equal(weights(windowed), weights(train(replace(colours, epochs=1), tmp_path / "b")))
+
+
+class TestRecipeFor:
+    def test_the_datas_own(self, folder):
+        digits = recipe_for("infvit_linear_digits", "photo-digits", lr=None, batch_size=8)
+        assert (digits.epochs, digits.window_epochs, digits.lr, digits.batch_size) == (
+            22,
+            16,
+            2e-3,
+            8,
+        )
+        assert digits.mixup == digits.cutmix == 0
+        photos = recipe_for("infvit_linear_photos", str(folder), seed=4)
+        assert (photos.window_epochs, photos.mixup, photos.cutmix, photos.seed) == (0, 0.2, 0.5, 4)
+
+    @pytest.mark.parametrize(("epochs", "windowed"), [(16, 0), (17, 16), (3, 0)])
+    def test_a_run_shorter_than_the_curriculum_has_none(self, epochs, windowed):
+        assert recipe_for("x", "photo-digits", epochs=epochs).window_epochs == windowed
