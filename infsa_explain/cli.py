@@ -177,9 +177,9 @@ def map_images(
 @app.command()
 def models() -> None:
     """List the bundled models and the InfViT names in timm's registry."""
-    from .models import BUNDLED, card_facts, registered
+    from .models import BUNDLED, card_facts, registered, weights_file
 
-    rows = [(name, *card_facts(name)) for name in BUNDLED]
+    rows = [(name, *card_facts(name)) for name in BUNDLED if Path(weights_file(name)).exists()]
     _print_table("bundled, trained", ("name", "attention", "parameters", "data", "accuracy"), rows)
     print("\nuntrained, in timm's registry: " + ", ".join(registered()))
     print("and any timm VisionTransformer, hf-hub: name, or checkpoint file")

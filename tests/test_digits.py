@@ -139,6 +139,14 @@ class TestBoxes:
             assert by0 <= y0 <= y1 <= by1
             assert outline(changed > 0.25 * INK * CONTRAST * 255) == boxes[0].tolist()
 
+    def test_trimming_loses_no_ink(self):
+        """A quarter of the stroke's colour is ink: all of it stays, and touches every edge."""
+        for glyph in digits._sources("val").glyphs[:100]:
+            whole = digits._enlarge(glyph, 32)
+            trimmed = digits._trim(whole)
+            assert (trimmed >= 0.25).sum() == (whole >= 0.25).sum()
+            assert outline(trimmed >= 0.25) == [0, 0, *trimmed.shape[::-1]]
+
     def test_difficulty_moves_nothing(self):
         for i in range(20):
             easy, hard = (PhotoDigits("train", 20, difficulty=d)[i] for d in (0, 1))
