@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .heatmap import overlay
     from .methods import METHODS, Explanation, explain
     from .models import load
-    from .preprocess import preprocess
+    from .preprocessing import preprocess
 
 _HOME = {
     "METHODS": "methods",
@@ -27,7 +27,7 @@ _HOME = {
     "explain": "methods",
     "load": "models",
     "overlay": "heatmap",
-    "preprocess": "preprocess",
+    "preprocess": "preprocessing",
 }
 
 __all__ = [

@@ -23,7 +23,7 @@ from .data.samples import ImageData, Sample
 from .graphs import attention_kinds, capture
 from .methods import METHODS, MethodNotApplicable, applicable_methods, get_method
 from .methods.explaining import explain_graphs
-from .preprocess import data_config, preprocess
+from .preprocessing import data_config, preprocess
 from .tokens import drop_fill
 
 __all__ = ["MorfOptions", "evaluate_morf"]

@@ -15,7 +15,7 @@ from .graphs import capture
 from .heatmap import figure
 from .methods import get_method
 from .methods.explaining import Explanation, explain_graphs
-from .preprocess import preprocess, visible_region
+from .preprocessing import preprocess, visible_region
 
 __all__ = ["caption", "write_maps"]
 

@@ -33,7 +33,7 @@ from .data import ImageData, PhotoDigits, open_data
 from .data.digits import DIGIT_SIDE, IMAGE_SIZE
 from .graphs import capture, dead_heads
 from .models import load, read_checkpoint, save
-from .preprocess import data_config
+from .preprocessing import data_config
 from .tokens import forward_patches
 
 __all__ = ["Epoch", "Recipe", "recipe_for", "train"]

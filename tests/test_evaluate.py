@@ -22,7 +22,7 @@ from infsa_explain.evaluate import (
     fingerprint,
 )
 from infsa_explain.methods import explain
-from infsa_explain.preprocess import preprocess
+from infsa_explain.preprocessing import preprocess
 from infsa_explain.tokens import drop_fill
 
 DATA = PhotoDigits("val", 5)

@@ -24,7 +24,7 @@ from infsa_explain.models import (
     save,
     weights_file,
 )
-from infsa_explain.preprocess import preprocess
+from infsa_explain.preprocessing import preprocess
 
 HERE = [name for name in BUNDLED if os.path.isfile(weights_file(name))]
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}

@@ -19,7 +19,7 @@ import infsa_explain.train as training
 from infsa_explain.data import PhotoDigits, open_data
 from infsa_explain.data.digits import DIGIT_SIDE
 from infsa_explain.models import load, read_checkpoint, save
-from infsa_explain.preprocess import preprocess
+from infsa_explain.preprocessing import preprocess
 from infsa_explain.train import Recipe, recipe_for, train, window, window_side
 
 TINY = {"depth": 1, "embed_dim": 16, "num_heads": 2}

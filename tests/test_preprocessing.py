@@ -8,7 +8,7 @@ import timm
 import torch
 
 from infsa_explain import models  # noqa: F401  (registers the names)
-from infsa_explain.preprocess import data_config, preprocess, visible_region
+from infsa_explain.preprocessing import data_config, preprocess, visible_region
 
 
 @pytest.fixture(scope="module")
