@@ -1,7 +1,8 @@
 """A run's rows become tables and plots.
 
-Every number is a mean over images with its 95% bootstrap interval; every method stands beside the
-``random`` map on the same model and images, with a paired test corrected by Holm.
+Every number is a mean over images with its 95% bootstrap interval. Every method is compared with
+the controls ``random`` and ``centre`` on the same model and images, by paired tests that Holm's
+method corrects over the whole table.
 """
 
 from __future__ import annotations
@@ -17,10 +18,23 @@ import numpy as np
 from infsa_metrics import MeanInterval, PairedTest, bootstrap_mean, holm, paired_test
 from numpy.typing import NDArray
 
-__all__ = ["MorfSummary", "morf_markdown", "summarise_morf", "write_morf"]
+__all__ = ["Difference", "MorfSummary", "morf_markdown", "summarise_morf", "write_morf"]
 
 Row = dict[str, Any]
-CONTROL = "random"
+CONTROLS = ("random", "centre")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """AOC of a method minus that of a control on the same images.
+
+    Attributes:
+        interval: mean difference and its interval; positive is better than the control.
+        p_value: two-sided, sign-flip permutation, Holm-corrected over all tests of the table.
+    """
+
+    interval: MeanInterval
+    p_value: float
 
 
 @dataclass(frozen=True)
@@ -32,9 +46,7 @@ class MorfSummary:
         auc: raw area under the MoRF curve (RISE's deletion score); lower is better.
         lerf_auc: the same, least relevant first; higher is better.
         srg: ``lerf_auc`` − ``auc`` image by image; higher is better.
-        over_random: AOC minus that of ``random`` on the same image: mean and interval. None for
-            ``random`` itself, or where it was not run.
-        p_value: of that difference, sign-flip permutation, Holm-corrected over the methods.
+        over: control → :class:`Difference` of AOC to that control; empty for the controls.
         tied: share of patches whose score equals another's.
     """
 
@@ -45,8 +57,7 @@ class MorfSummary:
     auc: MeanInterval
     lerf_auc: MeanInterval
     srg: MeanInterval
-    over_random: MeanInterval | None
-    p_value: float | None
+    over: dict[str, Difference]
     tied: float
 
 
@@ -56,26 +67,16 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
     Args:
         rows: as :func:`infsa_explain.evaluate.evaluate_morf` gives them.
     """
-    summaries: list[MorfSummary] = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        methods = list(dict.fromkeys(row["method"] for row in own))
-        images = list(dict.fromkeys(row["image"] for row in own))
-        tests = {}
-        if CONTROL in methods:
-            control = _values(own, CONTROL, "morf", "aoc", images)
-            tests = {
-                method: paired_test(_values(own, method, "morf", "aoc", images), control)
-                for method in methods
-                if method != CONTROL
-            }
-        adjusted = dict(
-            zip(tests, holm([t.p_value for t in tests.values()]) if tests else [], strict=True)
-        )
-        for method in methods:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["model"], []).append(row)
+    differences = _differences(groups)
+    summaries = []
+    for model, own in groups.items():
+        images = _unique(own, "image")
+        for method in _unique(own, "method"):
             auc = _values(own, method, "morf", "auc", images)
             lerf = _values(own, method, "lerf", "auc", images)
-            test = tests.get(method)
             summaries.append(
                 MorfSummary(
                     model,
@@ -85,16 +86,39 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
                     bootstrap_mean(auc),
                     bootstrap_mean(lerf),
                     bootstrap_mean(lerf - auc),
-                    None if test is None else _difference(test),
-                    None if test is None else float(adjusted[method]),
+                    differences.get((model, method), {}),
                     float(np.mean(_values(own, method, "morf", "tied", images))),
                 )
             )
     return summaries
 
 
-def _difference(test: PairedTest) -> MeanInterval:
-    return MeanInterval(test.difference, test.low, test.high, test.n, test.excluded)
+def _differences(groups: dict[str, list[Row]]) -> dict[tuple[str, str], dict[str, Difference]]:
+    """(model, method) → control → difference, for every method that is no control."""
+    tests: dict[tuple[str, str, str], PairedTest] = {}
+    for model, own in groups.items():
+        images, methods = _unique(own, "image"), _unique(own, "method")
+        aoc = {method: _values(own, method, "morf", "aoc", images) for method in methods}
+        for method in methods:
+            if method not in CONTROLS:
+                for control in (c for c in CONTROLS if c in aoc):
+                    tests[model, method, control] = paired_test(aoc[method], aoc[control])
+    found: dict[tuple[str, str], dict[str, Difference]] = {}
+    for (model, method, control), p in zip(tests, _holm(tests), strict=True):
+        test = tests[model, method, control]
+        interval = MeanInterval(test.difference, test.low, test.high, test.n, test.excluded)
+        found.setdefault((model, method), {})[control] = Difference(interval, p)
+    return found
+
+
+def _holm(tests: dict[tuple[str, str, str], PairedTest]) -> list[float]:
+    p_values = [test.p_value for test in tests.values()]
+    return [float(p) for p in holm(p_values)] if p_values else []
+
+
+def _unique(rows: Sequence[Row], field: str) -> list[str]:
+    """The values of a field, in the order in which they first appear."""
+    return list(dict.fromkeys(row[field] for row in rows))
 
 
 def _values(
@@ -116,7 +140,7 @@ HEADINGS = (
     "method",
     "MoRF-AOC ↑ [95%]",
     "over random [95%]",
-    "p (Holm)",
+    "over centre [95%]",
     "AUC ↓",
     "LeRF AUC ↑",
     "SRG ↑ [95%]",
@@ -132,8 +156,7 @@ def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
             s.model,
             s.method,
             _interval(s.aoc),
-            "—" if s.over_random is None else _interval(s.over_random, sign=True),
-            "—" if s.p_value is None else _p_value(s.p_value),
+            *(_difference(s.over.get(control)) for control in CONTROLS),
             f"{100 * s.auc.mean:.1f}",
             f"{100 * s.lerf_auc.mean:.1f}",
             _interval(s.srg, sign=True),
@@ -151,8 +174,11 @@ def _interval(value: MeanInterval, *, sign: bool = False) -> str:
     )
 
 
-def _p_value(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+def _difference(difference: Difference | None) -> str:
+    if difference is None:
+        return "—"
+    p = difference.p_value
+    return f"{_interval(difference.interval, sign=True)} p {'<0.001' if p < 0.001 else f'{p:.3f}'}"
 
 
 def morf_markdown(summaries: Sequence[MorfSummary]) -> str:

@@ -58,21 +58,26 @@ def test_summaries_are_means_over_images():
         assert s.tied == 0.25
 
 
-def test_difference_to_random_is_paired_by_image_and_holm_corrected():
+def test_differences_to_controls_are_paired_by_image():
     shuffled = rows()
     np.random.default_rng(1).shuffle(shuffled)
-    tests = {m: paired_test(AOC[m], AOC["random"]) for m in ("visits", "centre")}
-    adjusted = dict(zip(tests, holm([t.p_value for t in tests.values()]), strict=True))
-    for s in summarise_morf(rows()):
-        if s.method == "random":
-            assert s.over_random is None
-            assert s.p_value is None
-        else:
-            expected = (AOC[s.method] - AOC["random"]).mean()
-            assert s.over_random.mean == pytest.approx(expected, abs=1e-12)
-            assert s.p_value == adjusted[s.method]
-    means = {s.method: s.over_random and s.over_random.mean for s in summarise_morf(shuffled)}
-    assert means["visits"] == pytest.approx((AOC["visits"] - AOC["random"]).mean(), abs=1e-12)
+    for order in (rows(), shuffled):
+        summaries = {s.method: s for s in summarise_morf(order)}
+        assert summaries["random"].over == summaries["centre"].over == {}
+        over = summaries["visits"].over
+        assert list(over) == ["random", "centre"]
+        for control, difference in over.items():
+            expected = (AOC["visits"] - AOC[control]).mean()
+            assert difference.interval.mean == pytest.approx(expected, abs=1e-12)
+
+
+def test_holm_corrects_over_the_whole_table():
+    other = [dict(row, model="other") for row in rows()]
+    p_values = [paired_test(AOC["visits"], AOC[c]).p_value for c in ("random", "centre")]
+    adjusted = holm(p_values * 2)  # two models, two controls: four tests
+    visits = [s for s in summarise_morf(rows() + other) if s.method == "visits"]
+    got = [s.over[control].p_value for s in visits for control in ("random", "centre")]
+    assert got == pytest.approx(list(adjusted), abs=0)
 
 
 def test_undefined_images_are_excluded_and_counted():
@@ -86,10 +91,10 @@ def test_undefined_images_are_excluded_and_counted():
     assert morf_table([visits])[0][-1] == "11 (1 excluded)"
 
 
-def test_without_random_there_is_no_difference():
+def test_without_controls_there_is_no_difference():
     only = [row for row in rows() if row["method"] == "visits"]
     (summary,) = summarise_morf(only)
-    assert summary.over_random is None
+    assert summary.over == {}
 
 
 def test_models_are_kept_apart():
