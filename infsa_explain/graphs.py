@@ -94,12 +94,15 @@ class Graphs:
         num_prefix_tokens: class, register and distillation tokens; they come first.
         grid: (gh, gw), the patch grid; tokens after the prefix are its raster scan.
         logits: (B, C), as the model gave them.
+        reads_class_token: whether the classifier reads the class token, which is the first, or
+            pools over the patches.
     """
 
     layers: list[Layer]
     num_prefix_tokens: int
     grid: tuple[int, int]
     logits: Tensor
+    reads_class_token: bool
 
     @property
     def operators(self) -> list[AttentionOperator]:
@@ -185,7 +188,8 @@ def capture(model: nn.Module, images: Tensor) -> Graphs:
                 f"layer {name} has {layer.operator.num_tokens} tokens, expected {prefix} prefix "
                 f"tokens and a grid of {grid[0]}×{grid[1]} patches"
             )
-    return Graphs(list(layers.values()), prefix, grid, logits)
+    reads_class_token = prefix > 0 and getattr(model, "global_pool", "token") == "token"
+    return Graphs(list(layers.values()), prefix, grid, logits, reads_class_token)
 
 
 def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:

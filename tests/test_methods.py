@@ -37,7 +37,6 @@ EVERY = [
 LAYER_METHODS = [case for case in EVERY if METHODS[case.values[0]].scope == "layer"]
 #: Layer methods that give a graph without edges nothing. Visits and PageRank start uniformly, and
 #: where nothing follows they stay so.
-ZERO_WHERE_DEAD = {"katz", "perron", "degree", "linear"}
 
 
 def build(kind, **kwargs):
@@ -173,21 +172,15 @@ def test_dead_heads(method, kind):
     result = explain(model, x, method)
     assert result.diagnostics["dead_heads"][2, :, [1, 6]].all()
     heads = torch.stack([explain(model, x, method, head=h).maps for h in range(8)])
-    if method in ZERO_WHERE_DEAD:
-        assert heads[[1, 6]].isnan().all()
-        same(result.maps, heads[[0, 2, 3, 4, 5, 7]].mean(0))
-    elif method in ("visits", "pagerank"):
-        same(heads[[1, 6]], torch.full((2, 2, 4, 4), 1 / 16))
-    same(result.maps, heads.nanmean(0))
+    assert heads[[1, 6]].isnan().all()
+    same(result.maps, heads[[0, 2, 3, 4, 5, 7]].mean(0))
     assert result.maps.isfinite().all()
 
     kill(model, 2, list(range(8)))
     alive = torch.stack([explain(model, x, method, layer=i).maps for i in (0, 1)])
     last, mean = explain(model, x, method).maps, explain(model, x, method, layer="mean").maps
-    if method in ZERO_WHERE_DEAD:
-        assert last.isnan().all()
-        same(mean, alive.mean(0))
-    same(mean, torch.stack([*alive, last]).nanmean(0))
+    assert last.isnan().all()
+    same(mean, alive.mean(0))
 
 
 def test_series_of_a_dead_model_is_nan_and_no_silent_zero():
@@ -338,12 +331,16 @@ def test_series_by_hand(kind):
 
 
 def test_attention_by_hand():
-    """The class token's row; without any prefix token the mean over queries."""
+    """The class token's row; where patches are pooled, the mean over their queries."""
     model, x = build("softmax"), images()
     same(explain(model, x, "attention").maps, by_hand(layer_graphs(model, x)[:, :, 0]))
     model = build("softmax", class_token=False, reg_tokens=0, global_pool="avg")
     p = layer_graphs(model, x).mean(-2)
     same(explain(model, x, "attention").maps, p.mean(1).reshape(2, 4, 4))
+    # Prefix tokens that the classifier does not read have no say, nor do they show.
+    model = build("softmax", global_pool="avg")
+    expected = by_hand(layer_graphs(model, x)[:, :, 3:].mean(-2))
+    same(explain(model, x, "attention").maps, expected)
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..centrality import Centrality, Perron
 from ..graphs import Graphs, capture, dead_heads
+from ..operator import AttentionOperator
 from .registry import Method, MethodNotApplicable, Request, get_method
 
 __all__ = ["Explanation", "explain", "explain_graphs"]
@@ -109,7 +110,10 @@ def explain_graphs(
         used_heads = tuple(range(heads)) if head is None else (_index("head", head, heads),)
         results = [method.scores(graphs.layers[i], request, graphs) for i in layers]
         diagnostics |= _diagnostics(results)
-        per_layer = [_mean_over_heads(_scores(r), used_heads, graphs) for r in results]
+        per_layer = [
+            _mean_over_heads(_scores(result, graphs.operators[i]), used_heads, graphs)
+            for i, result in zip(layers, results, strict=True)
+        ]
         tokens = torch.stack(per_layer).nanmean(0).float()
     maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
     return Explanation(maps, tokens, method.name, layers, used_heads, diagnostics, graphs.logits)
@@ -122,10 +126,14 @@ def _mean_over_heads(scores: Tensor, heads: tuple[int, ...], graphs: Graphs) -> 
     return (scores / total.where(total > 0, torch.nan)).nanmean(1)
 
 
-def _scores(result: Tensor | Centrality | Perron) -> Tensor:
+def _scores(result: Tensor | Centrality | Perron, operator: AttentionOperator) -> Tensor:
+    """(B, H, N), NaN in heads without an edge: visits and PageRank are uniform there."""
     if isinstance(result, Centrality):
-        return result.scores
-    return result.vector if isinstance(result, Perron) else result
+        result = result.scores
+    elif isinstance(result, Perron):
+        result = result.vector
+    scores: Tensor = result
+    return scores.masked_fill(operator.dead()[..., None], torch.nan)
 
 
 def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from .registry import Request, layer_method, model_method
 
 @layer_method("attention", kinds=("softmax",))
 def attention(layer: Layer, request: Request, graphs: Graphs) -> Tensor:
-    """Raw softmax attention: the first prefix token's row, or the mean over queries without one."""
+    """Raw softmax attention: the class token's row, or the patches' mean where they are pooled."""
     return _seen_from_output(layer.operator.dense(), graphs)
 
 
@@ -48,5 +48,10 @@ def mixing(layer: Layer) -> Tensor:
 
 
 def _seen_from_output(matrix: Tensor, graphs: Graphs) -> Tensor:
-    """Row of the first prefix token, or the mean row: (B, H, N, N) to (B, H, N)."""
-    return matrix[:, :, 0] if graphs.num_prefix_tokens else matrix.mean(-2)
+    """What reaches the classifier: the class token's row, or the mean of the patches' rows.
+
+    (B, H, N, N) to (B, H, N).
+    """
+    if graphs.reads_class_token:
+        return matrix[:, :, 0]
+    return matrix[:, :, graphs.num_prefix_tokens :].mean(-2)
