@@ -5,6 +5,8 @@ Rows go to ``rows.jsonl`` as they come; :mod:`infsa_explain.report` turns them i
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import os
 import platform
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, cast
 
 import torch
 from infsa_metrics import FILLS, deletion_curve, pixel_fill
@@ -29,6 +31,8 @@ from .tokens import drop_fill
 __all__ = ["MorfOptions", "evaluate_morf"]
 
 Row = dict[str, Any]
+#: Before a method's name: the same map, from the model untrained.
+UNTRAINED = "untrained-"
 Orders = tuple[Literal["morf", "lerf"], ...]
 
 
@@ -37,7 +41,8 @@ class MorfOptions:
     """What decides the numbers of a deletion experiment.
 
     Attributes:
-        methods: names of map methods; None for all that suit the model.
+        methods: names of map methods; None for all that suit the model. ``untrained-visits``, and
+            so with any name, is the control that takes the map from the model untrained.
         layer: an index, ``"last"`` or ``"mean"``.
         head: an index, or None for the mean over heads.
         gamma: in place of the model's own γ.
@@ -94,11 +99,13 @@ def evaluate_morf(
     options = options or MorfOptions()
     methods = choose_methods(model, options.methods)
     predict = _predictor(model, options)
+    needs_fresh = any(method.startswith(UNTRAINED) for method in methods)
+    fresh = untrained(model, options.seed) if needs_fresh else None
     rows: list[Row] = []
     chunk = 16
     for start in range(0, len(data), chunk):
         samples = [data[i] for i in range(start, min(start + chunk, len(data)))]
-        for row in _rows(model, samples, methods, predict, options, name):
+        for row in _rows(model, fresh, samples, methods, predict, options, name):
             rows.append(row)
             on_row(row)
         on_image(len(samples))
@@ -113,9 +120,9 @@ def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]
     """
     kinds = attention_kinds(model)
     if methods is None:
-        return applicable_methods(kinds)
+        return [*applicable_methods(kinds), f"{UNTRAINED}visits"]
     for method in methods:
-        unsuited = kinds - get_method(method).kinds
+        unsuited = kinds - get_method(method.removeprefix(UNTRAINED)).kinds
         if unsuited:
             raise MethodNotApplicable(
                 f"method {method!r} is not for {', '.join(sorted(unsuited))} attention; "
@@ -124,8 +131,24 @@ def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]
     return list(dict.fromkeys(methods))
 
 
+def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
+    """A copy of a model with freshly initialised weights; the caller's random state is kept.
+
+    Raises:
+        ValueError: if the model does not say how it is initialised, as timm's do.
+    """
+    if not hasattr(model, "init_weights"):
+        raise ValueError(f"{type(model).__name__} has no init_weights() to untrain a copy of it")
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        cast(Any, fresh).init_weights()
+    return fresh
+
+
 def _rows(
     model: nn.Module,
+    fresh: nn.Module | None,
     samples: list[Sample],
     methods: list[str],
     predict: Callable[[Tensor, Tensor], Tensor],
@@ -142,10 +165,11 @@ def _rows(
         if unlabelled:
             raise ValueError(f"target='label', but {unlabelled[0]} has no label")
         targets = torch.tensor([s.label for s in samples])
+    untrained_graphs = graphs if fresh is None else capture(fresh, images)
     for method in methods:
         explanation = explain_graphs(
-            graphs,
-            METHODS[method],
+            untrained_graphs if method.startswith(UNTRAINED) else graphs,
+            METHODS[method.removeprefix(UNTRAINED)],
             layer=options.layer,
             head=options.head,
             gamma=options.gamma,
@@ -280,8 +304,6 @@ def describe_run(
 
 def fingerprint(model: nn.Module) -> str:
     """Hex digest of a model's weights."""
-    import hashlib
-
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode())

@@ -20,6 +20,7 @@ from infsa_explain.evaluate import (
     describe_run,
     evaluate_morf,
     fingerprint,
+    untrained,
 )
 from infsa_explain.methods import explain
 from infsa_explain.preprocessing import preprocess
@@ -116,6 +117,30 @@ def test_amp_gives_nearly_the_same_curve(model):
     )
     for a, b in zip(exact, half, strict=True):
         np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=0.03)
+
+
+def test_untrained_control_is_the_map_of_a_fresh_copy(model):
+    state = torch.random.get_rng_state()
+    fresh, again = untrained(model, seed=3), untrained(model, seed=3)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert fingerprint(fresh) == fingerprint(again) != fingerprint(model)
+    assert fresh.blocks[0].attn.gamma.tolist() == pytest.approx([0.95] * 4)
+    rows = evaluate_morf(model, DATA, MorfOptions(("untrained-degree",), steps=6, seed=3))
+    sample = DATA[2]
+    half = (0.5, 0.5, 0.5)
+    images = preprocess(model, sample.image)
+    curve = deletion_curve(
+        pixel_fill(model, "mean", mean=half, std=half),
+        images,
+        model(images).argmax(-1),
+        explain(fresh, images, "degree").maps,
+        steps=6,
+        seeds=[sample.image_id],
+    )
+    (own,) = [r for r in rows if r["image"] == sample.image_id and r["order"] == "morf"]
+    np.testing.assert_allclose(own["probabilities"], curve.probabilities[0], atol=2e-6)
+    with pytest.raises(ValueError, match="did you mean"):
+        choose_methods(model, ["untrained-vists"])
 
 
 def test_methods_are_checked_before_any_work(model):
