@@ -215,7 +215,8 @@ def train(
 
     Example: infsa-explain train --model infvit_pure_digits --out runs/pure
     """
-    from .train import Epoch, recipe_for
+    from .recipes import recipe_for
+    from .train import Epoch
     from .train import train as run
 
     recipe = recipe_for(

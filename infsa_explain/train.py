@@ -9,7 +9,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,95 +29,21 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from .attention import LinearInfSA, PureInfSA
+from .cards import model_card
+from .curriculum import window, window_side
 from .data import ImageData, PhotoDigits, open_data
-from .data.digits import DIGIT_SIDE, IMAGE_SIZE
 from .graphs import capture, dead_heads
 from .models import load, read_checkpoint, save
 from .preprocessing import data_config
+from .recipes import Recipe
 from .tokens import forward_patches
 
-__all__ = ["Epoch", "Recipe", "recipe_for", "train"]
+__all__ = ["Epoch", "train"]
 
 #: A rise of the share of dead heads from one epoch to the next that is worth a warning.
 DEAD_HEAD_JUMP = 0.2
 #: Held-out images of ``photo-digits`` that every epoch is scored on.
 HELD_OUT = 500
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that decides what a training run computes.
-
-    Attributes:
-        model: a name in timm's registry.
-        data: ``"photo-digits"`` or a folder of images by class.
-        epochs: passes over the training images.
-        epoch_size: images an epoch of ``photo-digits``, which never repeats one.
-        window_epochs: on ``photo-digits``, epochs in which the model sees only a square window of
-            patches about the digit, which grows to the whole image while the ground fades in from
-            black.
-        lr: peak learning rate, after ``warmup_epochs`` and before cosine decay to 1%.
-        clip_grad: largest norm of the gradient. Linear InfSA can collapse without it.
-        ema_decay: of the averaged weights, which are what is evaluated and kept.
-        crop_scale: smallest area of a random crop, of the image's; folders only.
-        erasing: probability of random erasing; folders only.
-        amp: bfloat16 autocast.
-        model_args: further arguments of the model.
-    """
-
-    model: str
-    data: str = "photo-digits"
-    epochs: int = 40
-    batch_size: int = 64
-    epoch_size: int = 6400
-    window_epochs: int = 0
-    lr: float = 1e-3
-    weight_decay: float = 0.05
-    warmup_epochs: int = 2
-    clip_grad: float = 1.0
-    label_smoothing: float = 0.1
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    drop_path: float = 0.0
-    crop_scale: float = 0.5
-    erasing: float = 0.0
-    ema_decay: float = 0.998
-    amp: bool = False
-    seed: int = 0
-    model_args: dict[str, Any] = field(default_factory=dict)
-
-
-RECIPES: dict[str, dict[str, Any]] = {
-    "photo-digits": {"epochs": 22, "window_epochs": 16, "lr": 2e-3},
-    "folder": {
-        "epochs": 40,
-        "lr": 2e-3,
-        "warmup_epochs": 3,
-        "mixup": 0.2,
-        "cutmix": 0.5,
-        "erasing": 0.1,
-        "drop_path": 0.05,
-    },
-}
-
-
-def recipe_for(model: str, data: str, **overrides: Any) -> Recipe:
-    """The recipe that a data set is trained with here, with what the caller wants otherwise.
-
-    Args:
-        model: a name in timm's registry.
-        data: ``"photo-digits"`` or a folder.
-        **overrides: fields of :class:`Recipe`; None leaves the recipe's own.
-
-    >>> recipe_for("infvit_linear_digits", "photo-digits", epochs=3).epochs
-    3
-    """
-    base = RECIPES["photo-digits" if data == PhotoDigits.name else "folder"]
-    chosen = {key: value for key, value in overrides.items() if value is not None}
-    # A run shorter than the curriculum has none.
-    if chosen.get("epochs", base["epochs"]) <= base.get("window_epochs", 0):
-        base = base | {"window_epochs": 0}
-    return Recipe(model, data, **{**base, **chosen})
 
 
 @dataclass(frozen=True)
@@ -294,38 +220,6 @@ def _train_epoch(
     return total / seen
 
 
-def window_side(recipe: Recipe, epoch: int, model: VisionTransformer) -> int:
-    """Side of the window in patches: it grows, slowly at first, to the whole grid.
-
-    At first it is as many patches as the largest digit can touch, and one to spare: 7 of 14.
-    """
-    whole: int = min(model.patch_embed.grid_size)
-    least = min(whole, math.ceil(whole * DIGIT_SIDE[1] / IMAGE_SIZE) + 2)
-    return least + int((whole - least) * (epoch / recipe.window_epochs) ** 2)
-
-
-def window(boxes: Tensor, model: VisionTransformer, side: int) -> Tensor:
-    """Raster indices of ``side``×``side`` patches at random about each box: (B, side²).
-
-    Boxes are in pixels of ``photo-digits``, whatever size the model takes them at.
-    """
-    gh, gw = model.patch_embed.grid_size
-    x0, y0, x1, y1 = (boxes * torch.tensor([gw, gh, gw, gh]) / IMAGE_SIZE).unbind(1)
-    x0, y0, x1, y1 = x0.floor(), y0.floor(), x1.ceil() - 1, y1.ceil() - 1  # first and last patch
-    left = _between((x1 - side + 1).clamp_min(0), x0.clamp_max(gw - side))
-    top = _between((y1 - side + 1).clamp_min(0), y0.clamp_max(gh - side))
-    offset = torch.arange(side)
-    rows = top[:, None, None] + offset[:, None]
-    index: Tensor = rows * gw + left[:, None, None] + offset
-    return index.flatten(1)
-
-
-def _between(low: Tensor, high: Tensor) -> Tensor:
-    """A random integer in [low, high] for each pair."""
-    chosen: Tensor = (low + torch.rand(len(low)) * (high - low + 1)).floor().minimum(high)
-    return chosen.long()
-
-
 def _seed_epoch(seed: int, epoch: int) -> None:
     mixed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
     random.seed(mixed)
@@ -477,46 +371,5 @@ def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> 
         "recipe": asdict(recipe) | {"data": data.name},
     }
     path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
-    path.with_suffix(".md").write_text(_card(facts))
+    path.with_suffix(".md").write_text(model_card(facts))
     return path
-
-
-def _card(facts: dict[str, Any]) -> str:
-    low, high = facts["accuracy_interval"]
-    gamma = (
-        ""
-        if facts["gamma"] is None
-        else (f"| γ over heads | {facts['gamma'][0]:.2f} to {facts['gamma'][1]:.2f} |\n")
-    )
-    recipe = "\n".join(f"| {key} | {value} |" for key, value in facts["recipe"].items())
-    return f"""# {facts["model"]}
-
-A small Vision Transformer for trying out and testing maps of attention. It is no competitive
-classifier and should not be used as one.
-
-| | |
-| --- | --- |
-| attention | {facts["attention"]} |
-| parameters | {facts["parameters"]:,} |
-| data | {facts["data"]}, {len(facts["classes"])} classes: {", ".join(facts["classes"])} |
-| accuracy | {facts["accuracy"]:.1%} [{low:.1%}, {high:.1%}], n = {facts["images"]} |
-| dead heads | {facts["dead_heads"]:.1%} |
-{gamma}| on disk | float16 |
-
-{DATA_TERMS.get(facts["data"], "")}
-
-## Recipe
-
-| | |
-| --- | --- |
-{recipe}
-"""
-
-
-DATA_TERMS = {
-    "photo-digits": "Trained on photo-digits: digits of scikit-learn's `load_digits` (UCI Optical "
-    "Recognition of Handwritten Digits, CC BY 4.0) on crops of its two sample photographs "
-    "(CC BY). No image is in the file.",
-    "tiny-imagenet-10": "Trained on ten classes of Tiny-ImageNet (Stanford CS231n; ImageNet's "
-    "terms: non-commercial research). No image is in the file.",
-}

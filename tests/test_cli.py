@@ -87,7 +87,7 @@ def test_models_and_methods_are_listed(cli):
 
 def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "infsa_explain.train.RECIPES", {"photo-digits": {"epochs": 1, "epoch_size": 32}}
+        "infsa_explain.recipes.RECIPES", {"photo-digits": {"epochs": 1, "epoch_size": 32}}
     )
     monkeypatch.setattr("infsa_explain.train.HELD_OUT", 16)
     out = tmp_path / "run"

@@ -1,0 +1,86 @@
+"""Training recipes: everything that decides what a training run computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .data.digits import PhotoDigits
+
+__all__ = ["RECIPES", "Recipe", "recipe_for"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what a training run computes.
+
+    Attributes:
+        model: a name in timm's registry.
+        data: ``"photo-digits"`` or a folder of images by class.
+        epochs: passes over the training images.
+        epoch_size: images an epoch of ``photo-digits``, which never repeats one.
+        window_epochs: on ``photo-digits``, epochs in which the model sees only a square window of
+            patches about the digit, which grows to the whole image while the ground fades in from
+            black.
+        lr: peak learning rate, after ``warmup_epochs`` and before cosine decay to 1%.
+        clip_grad: largest norm of the gradient. Linear InfSA can collapse without it.
+        ema_decay: of the averaged weights, which are what is evaluated and kept.
+        crop_scale: smallest area of a random crop, of the image's; folders only.
+        erasing: probability of random erasing; folders only.
+        amp: bfloat16 autocast.
+        model_args: further arguments of the model.
+    """
+
+    model: str
+    data: str = "photo-digits"
+    epochs: int = 40
+    batch_size: int = 64
+    epoch_size: int = 6400
+    window_epochs: int = 0
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    warmup_epochs: int = 2
+    clip_grad: float = 1.0
+    label_smoothing: float = 0.1
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    drop_path: float = 0.0
+    crop_scale: float = 0.5
+    erasing: float = 0.0
+    ema_decay: float = 0.998
+    amp: bool = False
+    seed: int = 0
+    model_args: dict[str, Any] = field(default_factory=dict)
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "photo-digits": {"epochs": 22, "window_epochs": 16, "lr": 2e-3},
+    "folder": {
+        "epochs": 40,
+        "lr": 2e-3,
+        "warmup_epochs": 3,
+        "mixup": 0.2,
+        "cutmix": 0.5,
+        "erasing": 0.1,
+        "drop_path": 0.05,
+    },
+}
+
+
+def recipe_for(model: str, data: str, **overrides: Any) -> Recipe:
+    """The recipe that a data set is trained with here, with what the caller wants otherwise.
+
+    Args:
+        model: a name in timm's registry.
+        data: ``"photo-digits"`` or a folder.
+        **overrides: fields of :class:`Recipe`; None leaves the recipe's own.
+
+    >>> recipe_for("infvit_linear_digits", "photo-digits", epochs=3).epochs
+    3
+    """
+    base = RECIPES["photo-digits" if data == PhotoDigits.name else "folder"]
+    chosen = {key: value for key, value in overrides.items() if value is not None}
+    # A run shorter than the curriculum has none.
+    if chosen.get("epochs", base["epochs"]) <= base.get("window_epochs", 0):
+        base = base | {"window_epochs": 0}
+    return Recipe(model, data, **{**base, **chosen})
