@@ -100,7 +100,7 @@ def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: floa
         return (scale * (graph @ v.to(graph.dtype))).to(v.dtype)
 
 
-def linear_weights(q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
+def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Tensor:
     """`a`: the importance of every token to the central query, an O(N) stand-in for Perron.
 
     e_i = ‖q_i‖₂, w = e / Σe, q̄ = Σ w_i q_i, a = relu(k q̄ / d) / (Σ relu(k q̄ / d) + ε).
@@ -109,6 +109,9 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
         q: queries, (B, H, N, d).
         k: keys, (B, H, N, d).
         eps: keeps a dead head at zero.
+        steps: 1 is Linear-InfSA's. Each step more averages the queries anew, q̄ ← Σ a_i q_i: power
+            iteration on Âᵀ with the relu taken after the sum over tokens, not before. Its fixed
+            point is the left Perron vector only where no relu cuts.
 
     Returns:
         (B, H, N), non-negative; sums to 1, or is all zero in a dead head, where no key has a
@@ -123,9 +126,17 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
         energy = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
         # Where all queries are zero the mean of them is zero too, whatever the weights.
         weight = energy / energy.sum(-2, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
-        central_query = (weight * q).sum(-2, keepdim=True)
-        scores = torch.relu(k @ central_query.transpose(-2, -1) / q.shape[-1]).squeeze(-1)
-        return scores / (scores.sum(-1, keepdim=True) + eps)
+        for _ in range(steps):
+            weight = key_weights(weight, q, k, eps)
+        weights: Tensor = weight.squeeze(-1)
+        return weights
+
+
+def key_weights(weight: Tensor, q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
+    """relu(k q̄ / d) scaled to sum 1, for the query q̄ = Σ weight_i q_i: (B, H, N, 1), as weight."""
+    central_query = (weight * q).sum(-2, keepdim=True)
+    scores = torch.relu(k @ central_query.transpose(-2, -1) / q.shape[-1])
+    return scores / (scores.sum(-2, keepdim=True) + eps)
 
 
 def linear_infsa(

@@ -6,18 +6,16 @@ works. A twin differs from its InfViT in the attention layer and in nothing else
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import os
-import pickle
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import safetensors.torch
 import timm
 import torch
-from safetensors import safe_open
 from timm.layers.attention import Attention
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
@@ -25,8 +23,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import LinearInfSA, PureInfSA
+from .checkpoints import fit, read_checkpoint
 
-__all__ = ["BUNDLED", "InfViT", "load", "read_checkpoint", "save"]
+__all__ = ["BUNDLED", "InfViT", "load", "untrained"]
 
 AttentionKind = Literal["linear", "pure", "softmax"]
 
@@ -256,6 +255,7 @@ def load(
     model: str | os.PathLike[str] | nn.Module,
     *,
     checkpoint: str | os.PathLike[str] | None = None,
+    pretrained: bool = True,
     device: str | torch.device = "cpu",
     **kwargs: Any,
 ) -> nn.Module:
@@ -263,9 +263,12 @@ def load(
 
     Args:
         model: a bundled name; a name in timm's registry or ``hf-hub:…`` (with its pretrained
-            weights); the path of a checkpoint that :func:`save` wrote; or an ``nn.Module``.
+            weights); the path of a checkpoint from :func:`infsa_explain.checkpoints.save`; or an
+            ``nn.Module``.
         checkpoint: weights for ``model``, instead of the pretrained ones: safetensors, or a
             torch file, which is read as data only.
+        pretrained: whether a name without a checkpoint comes with its pretrained weights; an
+            untrained model has to be asked for.
         device: where to put it.
         **kwargs: arguments of the model, such as ``img_size`` or ``num_classes``.
 
@@ -296,14 +299,14 @@ def load(
         weights = None
         if checkpoint is None and model in BUNDLED:
             names = json.loads(read_checkpoint(weights_file(str(model)))[1]["classes"])
-        built = _from_registry(os.fspath(model), checkpoint is None, kwargs)
+        built = _from_registry(os.fspath(model), pretrained and checkpoint is None, kwargs)
         if names and len(names) != built.num_classes:
             names = None  # another classifier was asked for
     if checkpoint is not None:
         weights, metadata = read_checkpoint(checkpoint)
         names = json.loads(metadata.get("classes", "null"))
     if weights is not None:
-        _fit(built, weights, str(checkpoint or model))
+        fit(built, weights, str(checkpoint or model))
     class_names: Any = names or getattr(built, "class_names", None)
     built.class_names = class_names
     return built.to(device).eval()
@@ -336,84 +339,16 @@ def card_facts(name: str) -> tuple[str, str, str, str]:
     return facts["attention"], f"{facts['parameters']:,}", facts["data"], accuracy
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Weights and metadata of a safetensors file, or of a torch file read as data only.
+def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
+    """A copy of a model with freshly initialised weights; the caller's random state is kept.
 
     Raises:
-        ValueError: if there is no such file or it is no such file.
+        ValueError: if the model does not say how it is initialised, as timm's do.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"no checkpoint at {path}")
-    try:
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as file:
-                weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-                return weights, file.metadata() or {}
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # PyTorch's message advises to run the file
-        raise ValueError(
-            f"cannot read {path} as a checkpoint of weights: it is damaged, or holds objects "
-            "other than tensors, which could run code"
-        ) from error
-    except Exception as error:  # damaged bytes fail in every way there is
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(f"cannot read {path} as a checkpoint of weights: {reason}") from error
-    for key in ("state_dict_ema", "state_dict", "model"):
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise ValueError(f"{path} holds no state dict (a mapping from names to tensors)")
-    return state, {}
-
-
-def _fit(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load weights, or say which keys and shapes differ."""
-    own = model.state_dict()
-    shapes = [
-        f"{key} is {tuple(weights[key].shape)}, expected {tuple(own[key].shape)}"
-        for key in own.keys() & weights.keys()
-        if own[key].shape != weights[key].shape
-    ]
-    problems = [
-        f"{label}: {', '.join(sorted(keys)[:5])}{' …' if len(keys) > 5 else ''}"
-        for label, keys in (
-            ("missing", own.keys() - weights.keys()),
-            ("unexpected", weights.keys() - own.keys()),
-            ("shapes", shapes),
-        )
-        if keys
-    ]
-    if problems:
-        raise ValueError(f"{source} does not fit {type(model).__name__}; {'; '.join(problems)}")
-    model.load_state_dict(weights)
-
-
-def save(
-    model: nn.Module,
-    path: str | os.PathLike[str],
-    *,
-    architecture: str,
-    arguments: dict[str, Any],
-    classes: list[str],
-    dtype: torch.dtype = torch.float16,
-) -> None:
-    """Write a checkpoint that :func:`load` takes by its path alone.
-
-    Args:
-        model: the trained model.
-        path: of a safetensors file.
-        architecture: its name in timm's registry.
-        arguments: those that differ from the name's defaults.
-        classes: names of the classes, in order.
-        dtype: on disk; float16 unless told otherwise.
-    """
-    weights = {key: value.detach().to("cpu", dtype) for key, value in model.state_dict().items()}
-    metadata = {
-        "architecture": architecture,
-        "arguments": json.dumps(arguments),
-        "classes": json.dumps(classes),
-    }
-    temporary = Path(path).with_suffix(".tmp")
-    temporary.write_bytes(safetensors.torch.save(weights, metadata))
-    temporary.replace(path)
+    if not hasattr(model, "init_weights"):
+        raise ValueError(f"{type(model).__name__} has no init_weights() to untrain a copy of it")
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        cast(Any, fresh).init_weights()
+    return fresh

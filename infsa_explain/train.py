@@ -30,10 +30,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from .attention import LinearInfSA, PureInfSA
 from .cards import model_card
+from .checkpoints import read_checkpoint, save
 from .curriculum import window, window_side
 from .data import ImageData, PhotoDigits, open_data
 from .graphs import capture, dead_heads
-from .models import load, read_checkpoint, save
+from .models import load
 from .preprocessing import data_config
 from .recipes import Recipe
 from .tokens import forward_patches

@@ -1,4 +1,4 @@
-"""A run's rows become tables and plots.
+"""Deletion curves: rows become tables and plots.
 
 Every number is a mean over images with its 95% bootstrap interval. Every method is compared with
 the controls ``random`` and ``centre`` on the same model and images, by paired tests that Holm's
@@ -15,26 +15,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infsa_metrics import MeanInterval, PairedTest, bootstrap_mean, holm, paired_test
+from infsa_metrics import MeanInterval, bootstrap_mean
 from numpy.typing import NDArray
 
-__all__ = ["Difference", "MorfSummary", "morf_markdown", "summarise_morf", "write_morf"]
+from ..evaluate.runs import Row
+from .tables import (
+    PALETTE,
+    Difference,
+    difference_cell,
+    differences,
+    interval_cell,
+    markdown,
+    unique,
+)
 
-Row = dict[str, Any]
+__all__ = [
+    "MORF_HEADINGS",
+    "MorfSummary",
+    "mean_curves",
+    "morf_markdown",
+    "morf_table",
+    "plot_curves",
+    "summarise_morf",
+    "write_morf",
+]
+
 CONTROLS = ("random", "centre")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """AOC of a method minus that of a control on the same images.
-
-    Attributes:
-        interval: mean difference and its interval; positive is better than the control.
-        p_value: two-sided, sign-flip permutation, Holm-corrected over all tests of the table.
-    """
-
-    interval: MeanInterval
-    p_value: float
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,8 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
     differences = _differences(groups)
     summaries = []
     for model, own in groups.items():
-        images = _unique(own, "image")
-        for method in _unique(own, "method"):
+        images = unique(own, "image")
+        for method in unique(own, "method"):
             auc = _values(own, method, "morf", "auc", images)
             lerf = _values(own, method, "lerf", "auc", images)
             summaries.append(
@@ -95,30 +101,18 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
 
 def _differences(groups: dict[str, list[Row]]) -> dict[tuple[str, str], dict[str, Difference]]:
     """(model, method) → control → difference, for every method that is no control."""
-    tests: dict[tuple[str, str, str], PairedTest] = {}
+    pairs = {}
     for model, own in groups.items():
-        images, methods = _unique(own, "image"), _unique(own, "method")
+        images, methods = unique(own, "image"), unique(own, "method")
         aoc = {method: _values(own, method, "morf", "aoc", images) for method in methods}
         for method in methods:
             if method not in CONTROLS:
                 for control in (c for c in CONTROLS if c in aoc):
-                    tests[model, method, control] = paired_test(aoc[method], aoc[control])
+                    pairs[model, method, control] = aoc[method], aoc[control]
     found: dict[tuple[str, str], dict[str, Difference]] = {}
-    for (model, method, control), p in zip(tests, _holm(tests), strict=True):
-        test = tests[model, method, control]
-        interval = MeanInterval(test.difference, test.low, test.high, test.n, test.excluded)
-        found.setdefault((model, method), {})[control] = Difference(interval, p)
+    for (model, method, control), difference in differences(pairs).items():
+        found.setdefault((model, method), {})[control] = difference
     return found
-
-
-def _holm(tests: dict[tuple[str, str, str], PairedTest]) -> list[float]:
-    p_values = [test.p_value for test in tests.values()]
-    return [float(p) for p in holm(p_values)] if p_values else []
-
-
-def _unique(rows: Sequence[Row], field: str) -> list[str]:
-    """The values of a field, in the order in which they first appear."""
-    return list(dict.fromkeys(row[field] for row in rows))
 
 
 def _values(
@@ -135,7 +129,7 @@ def _values(
     )
 
 
-HEADINGS = (
+MORF_HEADINGS = (
     "model",
     "method",
     "MoRF-AOC ↑ [95%]",
@@ -150,16 +144,16 @@ HEADINGS = (
 
 
 def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
-    """The cells of the table, a tuple a row, under ``HEADINGS``; areas in percent."""
+    """The cells of the table, a tuple a row, under ``MORF_HEADINGS``; areas in percent."""
     return [
         (
             s.model,
             s.method,
-            _interval(s.aoc),
-            *(_difference(s.over.get(control)) for control in CONTROLS),
+            interval_cell(s.aoc),
+            *(difference_cell(s.over.get(control)) for control in CONTROLS),
             f"{100 * s.auc.mean:.1f}",
             f"{100 * s.lerf_auc.mean:.1f}",
-            _interval(s.srg, sign=True),
+            interval_cell(s.srg, spec="+.1f"),
             f"{100 * s.tied:.0f}%",
             f"{s.aoc.n}" + (f" ({s.aoc.excluded} excluded)" if s.aoc.excluded else ""),
         )
@@ -167,24 +161,9 @@ def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
     ]
 
 
-def _interval(value: MeanInterval, *, sign: bool = False) -> str:
-    plus = "+" if sign else ""
-    return (
-        f"{100 * value.mean:{plus}.1f} [{100 * value.low:{plus}.1f}, {100 * value.high:{plus}.1f}]"
-    )
-
-
-def _difference(difference: Difference | None) -> str:
-    if difference is None:
-        return "—"
-    p = difference.p_value
-    return f"{_interval(difference.interval, sign=True)} p {'<0.001' if p < 0.001 else f'{p:.3f}'}"
-
-
 def morf_markdown(summaries: Sequence[MorfSummary]) -> str:
     """The table in Markdown."""
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *morf_table(summaries)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return markdown(MORF_HEADINGS, morf_table(summaries))
 
 
 def write_morf(folder: Path, rows: Sequence[Row]) -> list[MorfSummary]:
@@ -229,10 +208,8 @@ def plot_curves(rows: Sequence[Row]) -> Any:
     curves = mean_curves(rows)
     models = list(dict.fromkeys(model for model, _, _ in curves))
     methods = list(dict.fromkeys(method for _, method, _ in curves))
-    # Okabe and Ito's palette, told apart with any colour vision; controls are grey.
-    palette = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
-    coloured = [method for method in methods if method not in ("random", "centre")]
-    colour = {m: palette[i % len(palette)] for i, m in enumerate(coloured)}
+    coloured = [method for method in methods if method not in CONTROLS]
+    colour = {m: PALETTE[i % len(PALETTE)] for i, m in enumerate(coloured)}
     colour |= {"random": "0.45", "centre": "0.7"}
     figure = Figure(figsize=(1.2 + 4.6 * len(models), 4.2), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(models), sharey=True))

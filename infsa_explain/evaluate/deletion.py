@@ -1,36 +1,26 @@
-"""Measure maps: model × data × methods, one row per image, order and method.
-
-Rows go to ``rows.jsonl`` as they come; :mod:`infsa_explain.report` turns them into tables.
-"""
+"""Deletion curves of maps: model × data × methods, one row per image, order and method."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
-import os
-import platform
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Literal, TextIO, cast
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from infsa_metrics import FILLS, deletion_curve, pixel_fill
 from torch import Tensor, nn
 
-from . import __version__
-from .data.samples import ImageData, Sample
-from .graphs import attention_kinds, capture
-from .methods import METHODS, MethodNotApplicable, applicable_methods, get_method
-from .methods.explaining import explain_graphs
-from .preprocessing import data_config, preprocess
-from .tokens import drop_fill
+from ..data.samples import ImageData, Sample
+from ..graphs import attention_kinds, capture
+from ..methods import METHODS, MethodNotApplicable, applicable_methods, get_method
+from ..methods.explaining import explain_graphs
+from ..models import untrained
+from ..preprocessing import data_config, preprocess
+from ..tokens import drop_fill
+from .runs import Row
 
 __all__ = ["MorfOptions", "evaluate_morf"]
 
-Row = dict[str, Any]
 #: Before a method's name: the same map, from the model untrained.
 UNTRAINED = "untrained-"
 Orders = tuple[Literal["morf", "lerf"], ...]
@@ -131,21 +121,6 @@ def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]
     return list(dict.fromkeys(methods))
 
 
-def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
-    """A copy of a model with freshly initialised weights; the caller's random state is kept.
-
-    Raises:
-        ValueError: if the model does not say how it is initialised, as timm's do.
-    """
-    if not hasattr(model, "init_weights"):
-        raise ValueError(f"{type(model).__name__} has no init_weights() to untrain a copy of it")
-    fresh = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        cast(Any, fresh).init_weights()
-    return fresh
-
-
 def _rows(
     model: nn.Module,
     fresh: nn.Module | None,
@@ -233,83 +208,3 @@ def _predictor(model: nn.Module, options: MorfOptions) -> Callable[[Tensor, Tens
             return predict(images, removed)
 
     return autocast
-
-
-class RunFolder:
-    """A folder that holds one run: its configuration, and its rows as they come.
-
-    A context manager. The folder is made with the first row, so that a run that fails before it
-    leaves nothing.
-
-    Args:
-        path: the folder.
-        config: what is needed to repeat the run; goes to ``config.json``.
-        force: write over a run that is there already.
-
-    Raises:
-        ValueError: if the folder holds a run and ``force`` is off, or is a file.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str], config: dict[str, Any], *, force: bool = False
-    ) -> None:
-        self.path = Path(path)
-        self.config = config
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path} is a file; --out needs a folder")
-        if (self.path / "config.json").exists() and not force:
-            raise ValueError(f"{self.path} holds a run already; choose another --out, or --force")
-        self._rows: TextIO | None = None
-
-    def write(self, row: Row) -> None:
-        """Append a row to ``rows.jsonl`` and flush it."""
-        if self._rows is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "config.json").write_text(json.dumps(self.config, indent=2) + "\n")
-            self._rows = (self.path / "rows.jsonl").open("w")
-        self._rows.write(json.dumps(row) + "\n")
-        self._rows.flush()
-
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._rows is not None:
-            self._rows.close()
-
-
-def describe_run(
-    command: str, models: dict[str, nn.Module], data: ImageData, options: MorfOptions
-) -> dict[str, Any]:
-    """What is needed to repeat a run, and to explain a difference."""
-    packages = ("torch", "timm", "numpy", "scipy")
-    return {
-        "command": command,
-        "models": {
-            name: {
-                "weights": fingerprint(model),
-                "preprocessing": _plain(data_config(model)),
-            }
-            for name, model in models.items()
-        },
-        "data": {"name": data.name, "images": len(data), "fingerprint": data.fingerprint()},
-        "options": asdict(options),
-        "versions": {"infsa_explain": __version__}
-        | {package: version(package) for package in packages}
-        | {"python": platform.python_version()},
-        "device": str(next(iter(next(iter(models.values())).parameters())).device),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def fingerprint(model: nn.Module) -> str:
-    """Hex digest of a model's weights."""
-    digest = hashlib.sha256()
-    for key, value in sorted(model.state_dict().items()):
-        digest.update(key.encode())
-        digest.update(value.detach().cpu().float().numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in config.items()}

@@ -20,9 +20,9 @@ from infsa_explain.evaluate import (
     describe_run,
     evaluate_morf,
     fingerprint,
-    untrained,
 )
 from infsa_explain.methods import explain
+from infsa_explain.models import untrained
 from infsa_explain.preprocessing import preprocess
 from infsa_explain.tokens import drop_fill
 

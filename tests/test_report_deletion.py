@@ -10,7 +10,7 @@ import pytest
 from infsa_metrics import bootstrap_mean, holm, paired_test
 
 from infsa_explain.report import (
-    HEADINGS,
+    MORF_HEADINGS,
     mean_curves,
     morf_markdown,
     morf_table,
@@ -108,7 +108,7 @@ def test_models_are_kept_apart():
 def test_markdown_has_a_cell_for_every_heading():
     lines = morf_markdown(summarise_morf(rows())).splitlines()
     assert len(lines) == 2 + 3
-    assert {line.count("|") for line in lines} == {len(HEADINGS) + 1}
+    assert {line.count("|") for line in lines} == {len(MORF_HEADINGS) + 1}
     assert lines[2].startswith(f"| m | visits | {100 * AOC['visits'].mean():.1f} [")
 
 

@@ -1,0 +1,188 @@
+"""Commands that measure: deletion curves, alignment."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+
+from .options import (
+    LINEAR_DIGITS,
+    CheckpointOption,
+    DataOption,
+    DeviceOption,
+    ForceOption,
+    GammaOption,
+    HeadOption,
+    JsonOption,
+    LayerOption,
+    LimitOption,
+    ModelOption,
+    OutOption,
+    SeedOption,
+    SplitOption,
+    integer,
+    load_models,
+    open_images,
+)
+from .output import print_json, print_table, progress
+
+#: What a newcomer sees first: two methods, two controls.
+FIRST_METHODS = "visits,linear,centre,random"
+
+
+def morf(
+    model: ModelOption = [LINEAR_DIGITS],  # noqa: B006  (typer copies it)
+    checkpoint: CheckpointOption = None,
+    data: DataOption = "photo-digits",
+    split: SplitOption = "val",
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated names, or 'all' that suit the model.")
+    ] = FIRST_METHODS,
+    layer: LayerOption = "last",
+    head: HeadOption = None,
+    gamma: GammaOption = None,
+    fill: Annotated[str, typer.Option(help="mean, black, blur, noise or drop.")] = "mean",
+    steps: Annotated[str, typer.Option(help="Points of the curve, or 'full': every patch.")] = "24",
+    target: Annotated[str, typer.Option(help="Class followed: predicted, or label.")] = "predicted",
+    floor: Annotated[float, typer.Option(help="Clean probability below which AOC is void.")] = 0.0,
+    limit: LimitOption = 50,
+    batch_size: Annotated[int, typer.Option(help="Masked images a forward pass.")] = 16,
+    device: DeviceOption = "auto",
+    amp: Annotated[bool, typer.Option("--amp", help="bfloat16 autocast.")] = False,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove patches, most relevant first, and watch the prediction go: MoRF-AOC.
+
+    Example: infsa-explain morf --model vit_softmax_digits --methods all --out runs/softmax
+    """
+    from .. import evaluate, report
+
+    if target not in ("predicted", "label"):
+        raise ValueError(f"--target must be 'predicted' or 'label', got {target!r}")
+    images = open_images(data, split, limit, seed)
+    loaded = load_models(model, checkpoint, device)
+    options = evaluate.MorfOptions(
+        methods=None if methods == "all" else tuple(m.strip() for m in methods.split(",")),
+        layer=layer,
+        head=head,
+        gamma=gamma,
+        fill=fill,
+        steps=None if steps == "full" else integer("--steps", steps, "'full'"),
+        target="label" if target == "label" else "predicted",
+        floor=floor,
+        seed=seed,
+        batch_size=batch_size,
+        amp=amp,
+    )
+    for each in loaded.values():
+        evaluate.choose_methods(each, options.methods)
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        advance = stack.enter_context(progress("images", len(images) * len(loaded)))
+        folder = None
+        if out is not None:
+            config = evaluate.describe_run("morf", loaded, images, options)
+            folder = stack.enter_context(evaluate.RunFolder(out, config, force=force))
+        for name, each in loaded.items():
+            rows += evaluate.evaluate_morf(
+                each,
+                images,
+                options,
+                name=name,
+                on_row=folder.write if folder else lambda row: None,
+                on_image=advance,
+            )
+    summaries = report.summarise_morf(rows)
+    if folder is not None:
+        report.write_morf(folder.path, rows)
+    if as_json:
+        print_json(summaries)
+        return
+    points = "one patch a step" if options.steps is None else f"{options.steps} steps"
+    title = f"{images.name}, {len(images)} images, layer {layer}, fill {fill}, {points}; percent"
+    print_table(title, report.MORF_HEADINGS, report.morf_table(summaries))
+    if folder is not None:
+        print(f"\nwritten to {folder.path}/: summary.md, curves.png, rows.jsonl, config.json")
+
+
+def align(
+    model: ModelOption = [LINEAR_DIGITS],  # noqa: B006  (typer copies it)
+    checkpoint: CheckpointOption = None,
+    data: DataOption = "photo-digits",
+    split: SplitOption = "val",
+    side: Annotated[str, typer.Option(help="Perron vector: left (received) or right.")] = "left",
+    layer: Annotated[str, typer.Option(help="Layer index, 'last', or 'all'.")] = "all",
+    steps: Annotated[
+        str, typer.Option(help="Comma-separated k > 1: weights iterated k times, beside them.")
+    ] = "",
+    gamma: GammaOption = None,
+    size: Annotated[
+        int | None, typer.Option(help="Side of the images in pixels, if not the model's.")
+    ] = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="Random weights: to try speed and memory.")
+    ] = False,
+    limit: LimitOption = 50,
+    batch_size: Annotated[int, typer.Option(help="Images a forward pass.")] = 8,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare Linear-InfSA's weights with the Perron vector they stand for, and with what is free.
+
+    Example: infsa-explain align --model infvit_linear_photos --data FOLDER --steps 2,4,8
+    """
+    from .. import evaluate, report
+    from ..report.alignment import PUBLISHED_COSINE
+
+    images = open_images(data, split, limit, seed)
+    arguments = {"pretrained": not untrained} | ({} if size is None else {"img_size": size})
+    loaded = load_models(model, checkpoint, device, **arguments)
+    options = evaluate.AlignmentOptions(
+        side="right" if side == "right" else "left",
+        layers={"all": None, "last": (-1,)}[layer]
+        if layer in ("all", "last")
+        else (integer("--layer", layer, "'last' or 'all'"),),
+        steps=tuple(integer("--steps", k, "several, with commas") for k in steps.split(",") if k),
+        gamma=gamma,
+        control=not untrained,
+        seed=seed,
+        batch_size=batch_size,
+    )
+    if side not in ("left", "right"):
+        raise ValueError(f"--side must be 'left' or 'right', got {side!r}")
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        advance = stack.enter_context(progress("images", len(images) * len(loaded)))
+        folder = None
+        if out is not None:
+            config = evaluate.describe_run("align", loaded, images, options)
+            folder = stack.enter_context(evaluate.RunFolder(out, config, force=force))
+        for name, each in loaded.items():
+            rows += evaluate.evaluate_alignment(
+                each,
+                images,
+                options,
+                name=name,
+                on_row=folder.write if folder else lambda row: None,
+                on_image=advance,
+            )
+    vectors, layers = report.summarise_alignment(rows), report.summarise_layers(rows)
+    if folder is not None:
+        report.write_alignment(folder.path, rows)
+    if as_json:
+        print_json(vectors)
+        return
+    title = f"{images.name}, {len(images)} images: agreement with the {side} Perron vector"
+    print_table(title, report.ALIGNMENT_HEADINGS, report.alignment_table(vectors))
+    print_table("\n`linear` by layer", report.LAYER_HEADINGS, report.layer_table(layers))
+    print(f"\npublished: cosine {PUBLISHED_COSINE} (arXiv 2603.00175), without a control")
+    if folder is not None:
+        print(f"written to {folder.path}/: summary.md, alignment.png, rows.jsonl, config.json")

@@ -1,0 +1,103 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..data import ImageData
+
+__all__ = [
+    "LINEAR_DIGITS",
+    "CheckpointOption",
+    "DataOption",
+    "DeviceOption",
+    "ForceOption",
+    "GammaOption",
+    "HeadOption",
+    "JsonOption",
+    "LayerOption",
+    "LimitOption",
+    "ModelOption",
+    "OutOption",
+    "SeedOption",
+    "SplitOption",
+    "integer",
+    "load_models",
+    "open_images",
+    "torch_device",
+]
+
+LINEAR_DIGITS = "infvit_linear_digits"
+
+ModelOption = Annotated[
+    list[str],
+    typer.Option("--model", help="Bundled name, timm name, hf-hub: name or checkpoint; repeat."),
+]
+CheckpointOption = Annotated[
+    Path | None, typer.Option(help="Weights for --model: safetensors, or a torch state dict.")
+]
+DataOption = Annotated[str, typer.Option(help="photo-digits, or a folder of images by class.")]
+LayerOption = Annotated[str, typer.Option(help="Layer index, 'last', or 'mean' over all.")]
+HeadOption = Annotated[int | None, typer.Option(help="Head index; the mean over heads if omitted.")]
+GammaOption = Annotated[
+    float | None, typer.Option(help="Survival per step, in place of the model's own.")
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of everything that draws.")]
+SplitOption = Annotated[str, typer.Option(help="val or train.")]
+LimitOption = Annotated[int, typer.Option(help="Number of images.")]
+OutOption = Annotated[Path | None, typer.Option(help="Run folder to write.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Write over a run in --out.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def load_models(
+    names: list[str], checkpoint: Path | None, device: str, **kwargs: Any
+) -> dict[str, nn.Module]:
+    """Models by the name that the tables give them; ``kwargs`` as in :func:`models.load`."""
+    from ..models import load
+
+    if checkpoint is not None and len(names) > 1:
+        raise ValueError("--checkpoint goes with one --model")
+    place = torch_device(device)
+    return {
+        Path(name).stem if Path(name).exists() else name: load(
+            name, checkpoint=checkpoint, device=place, **kwargs
+        )
+        for name in names
+    }
+
+
+def open_images(data: str, split: str, limit: int, seed: int) -> ImageData:
+    """The first ``limit`` images of a data set's split."""
+    from ..data import open_data
+
+    if split not in ("val", "train"):
+        raise ValueError(f"--split must be 'val' or 'train', got {split!r}")
+    return open_data(data, split="train" if split == "train" else "val", size=limit, seed=seed)
+
+
+def torch_device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("--device cuda, but torch sees no CUDA device")
+    if name.split(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be auto, cpu or cuda, got {name!r}")
+    return name
+
+
+def integer(option: str, value: str, otherwise: str) -> int:
+    """The number that an option was given, which also takes a word."""
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{option} must be a number or {otherwise}, got {value!r}") from None

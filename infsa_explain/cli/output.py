@@ -1,0 +1,47 @@
+"""Tables, JSON and progress bars."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Any]:
+    """A progress bar on stderr, none where that is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), f"{what}, left", TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(done: int, of: int | None = total) -> None:
+            bar.update(task, advance=done, total=of)
+
+        yield advance
+
+
+def print_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table as wide as it needs to be: it is read by people and by pipes."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    natural = Console(width=10_000).measure(table).maximum
+    Console(markup=False, highlight=False, width=natural).print(table)
+
+
+def print_json(summaries: Any) -> None:
+    import json
+    from dataclasses import asdict
+
+    print(json.dumps([asdict(summary) for summary in summaries], indent=2))

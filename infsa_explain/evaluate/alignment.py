@@ -1,0 +1,189 @@
+"""How well Linear-InfSA's weights agree with the Perron vector of the token graph they stand for.
+
+A high cosine alone says little: the vectors are non-negative, and the constant vector may score
+0.98. So every graph's Perron vector is also compared with what needs no training or no weights:
+in-degree, the weights of the unweighted mean query, the constant vector, and the weights and graph
+of the same model untrained.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from infsa_metrics import centred_cosine, cosine, spearman
+from torch import Tensor, nn
+
+from ..attention import key_weights, linear_weights
+from ..centrality import Perron, perron
+from ..data.samples import ImageData
+from ..graphs import Layer, capture
+from ..models import untrained
+from ..preprocessing import preprocess
+from .runs import Row
+
+__all__ = ["MEASURES", "AlignmentOptions", "evaluate_alignment"]
+
+#: How alike two vectors are, each (B, H, N) and (B, H, N) to (B, H).
+MEASURES = {"cosine": cosine, "centred": centred_cosine, "spearman": spearman}
+
+
+@dataclass(frozen=True)
+class AlignmentOptions:
+    """What decides the numbers of an alignment experiment.
+
+    Attributes:
+        side: the Perron vector: ``"left"``, attention received, which the weights stand for, or
+            ``"right"``, which is constant for softmax attention.
+        layers: indices, or None for all.
+        steps: numbers of steps k > 1 of the weights' own power iteration, q̄ ← Σ a_i q_i, to
+            compare beside the weights; see :func:`infsa_explain.attention.linear_weights`.
+        gamma: in place of the model's own γ, for ``invalid_rows``.
+        tol: residual, relative to the eigenvalue, at which a Perron vector is good enough.
+        control: whether to measure the model untrained, too.
+        seed: of the untrained model.
+        batch_size: images a forward pass.
+    """
+
+    side: Literal["left", "right"] = "left"
+    layers: tuple[int, ...] | None = None
+    steps: tuple[int, ...] = ()
+    gamma: float | None = None
+    tol: float = 1e-6
+    control: bool = True
+    seed: int = 0
+    batch_size: int = 8
+
+
+def evaluate_alignment(
+    model: nn.Module,
+    data: ImageData,
+    options: AlignmentOptions | None = None,
+    *,
+    name: str = "model",
+    on_row: Callable[[Row], None] = lambda row: None,
+    on_image: Callable[[int], None] = lambda images: None,
+) -> list[Row]:
+    """Compare the linear weights of every layer and head with the Perron vector of their graph.
+
+    Args:
+        model: a supported ViT in eval mode.
+        data: the images.
+        options: see :class:`AlignmentOptions`.
+        name: of the model, in the rows.
+        on_row: called with every row as it is ready.
+        on_image: called with the number of images just done.
+
+    Returns:
+        One row per image, layer and head: ``value`` (the spectral radius ρ), ``second`` (modulus
+        of the second eigenvalue), ``gap``, ``residual``, ``converged``, ``unique``, ``dead``
+        (whether the linear weights are all zero), ``invalid_rows``, ``seconds`` (of the layer's
+        Perron vectors, per image and head), and for each measure (``cosine``, ``centred``,
+        ``spearman``) a mapping from vector to agreement. Undefined agreement (a zero or constant
+        vector, a graph without cycles) is None.
+
+    Raises:
+        ValueError: for options out of range, or the right vector of a softmax model.
+    """
+    options = options or AlignmentOptions()
+    if any(k < 2 for k in options.steps):
+        raise ValueError(f"steps must each be at least 2, got {list(options.steps)}")
+    if options.side not in ("left", "right"):
+        raise ValueError(f"side must be 'left' or 'right', got {options.side!r}")
+    fresh = untrained(model, options.seed) if options.control else None
+    rows: list[Row] = []
+    for start in range(0, len(data), options.batch_size):
+        samples = [data[i] for i in range(start, min(start + options.batch_size, len(data)))]
+        images = preprocess(model, [sample.image for sample in samples])
+        layers = capture(model, images).layers
+        controls = None if fresh is None else capture(fresh, images).layers
+        for index in _chosen(options.layers, len(layers)):
+            control = None if controls is None else controls[index]
+            for place, head, found in _layer(layers[index], control, options):
+                row = {"image": samples[place].image_id, "model": name, "side": options.side}
+                rows.append(row | {"layer": index, "head": head} | found)
+                on_row(rows[-1])
+        on_image(len(samples))
+    return rows
+
+
+def _chosen(layers: tuple[int, ...] | None, depth: int) -> Iterable[int]:
+    if layers is None:
+        return range(depth)
+    for layer in layers:
+        if not -depth <= layer < depth:
+            raise ValueError(
+                f"layer {layer} is out of range: the model has {depth} (layer 0 to {depth - 1})"
+            )
+    return [layer % depth for layer in layers]
+
+
+def _layer(
+    layer: Layer, control: Layer | None, options: AlignmentOptions
+) -> Iterable[tuple[int, int, dict[str, Any]]]:
+    """(image, head, fields of the row) of one layer."""
+    op = layer.operator
+    began = time.perf_counter()
+    truth = perron(op, options.side, options.tol)
+    seconds = (time.perf_counter() - began) / (op.shape[0] * op.shape[1])
+    vectors = _vectors(layer, options)
+    agreement = {
+        measure: {vector: f(scores, truth.vector) for vector, scores in vectors.items()}
+        for measure, f in MEASURES.items()
+    }
+    if control is not None:
+        own = linear_weights(control.operator.q, control.operator.k)
+        fresh_truth = perron(control.operator, options.side, options.tol)
+        for measure, f in MEASURES.items():
+            agreement[measure]["untrained"] = f(own, fresh_truth.vector)
+    gamma = layer.gamma if options.gamma is None else torch.full_like(layer.gamma, options.gamma)
+    invalid = (1 - gamma[:, None] * op.row_sums() < 0).double().mean(-1)
+    dead = (vectors["linear"] == 0).all(-1)
+    for image in range(op.shape[0]):
+        for head in range(op.shape[1]):
+            at = image, head
+            yield (
+                *at,
+                {
+                    **_certificate(truth, at),
+                    "dead": bool(dead[at]),
+                    "invalid_rows": float(invalid[at]),
+                    "seconds": seconds,
+                    **{
+                        measure: {vector: _number(values[at]) for vector, values in by.items()}
+                        for measure, by in agreement.items()
+                    },
+                },
+            )
+
+
+def _vectors(layer: Layer, options: AlignmentOptions) -> dict[str, Tensor]:
+    """What is compared with the Perron vector, each (B, H, N)."""
+    op = layer.operator
+    ones = op.ones()
+    degree = op.column_sums() if options.side == "left" else op.row_sums()
+    return {
+        "linear": linear_weights(op.q, op.k),
+        **{f"linear-k{k}": linear_weights(op.q, op.k, steps=k) for k in options.steps},
+        "degree": degree,
+        "mean-query": key_weights(ones[..., None] / op.num_tokens, op.q, op.k).squeeze(-1),
+        "uniform": ones,
+    }
+
+
+def _certificate(truth: Perron, at: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "value": _number(truth.value[at]),
+        "second": _number(truth.second[at]),
+        "gap": _number(truth.gap[at]),
+        "residual": _number(truth.residual[at]),
+        "converged": bool(truth.converged[at]),
+        "unique": bool(truth.unique[at]),
+    }
+
+
+def _number(value: Tensor) -> float | None:
+    return float(value) if value.isfinite() else None

@@ -1,0 +1,47 @@
+"""Rows become tables and pictures; every number has its interval, and its control beside it."""
+
+from .alignment import (
+    ALIGNMENT_HEADINGS,
+    LAYER_HEADINGS,
+    AlignmentSummary,
+    LayerSummary,
+    alignment_table,
+    layer_table,
+    plot_alignment,
+    summarise_alignment,
+    summarise_layers,
+    write_alignment,
+)
+from .deletion import (
+    MORF_HEADINGS,
+    MorfSummary,
+    mean_curves,
+    morf_markdown,
+    morf_table,
+    plot_curves,
+    summarise_morf,
+    write_morf,
+)
+from .tables import Difference
+
+__all__ = [
+    "ALIGNMENT_HEADINGS",
+    "LAYER_HEADINGS",
+    "MORF_HEADINGS",
+    "AlignmentSummary",
+    "Difference",
+    "LayerSummary",
+    "MorfSummary",
+    "alignment_table",
+    "layer_table",
+    "mean_curves",
+    "morf_markdown",
+    "morf_table",
+    "plot_alignment",
+    "plot_curves",
+    "summarise_alignment",
+    "summarise_layers",
+    "summarise_morf",
+    "write_alignment",
+    "write_morf",
+]

@@ -1,0 +1,76 @@
+"""What every table shares: intervals and corrected differences as cells, and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from infsa_metrics import MeanInterval, holm, paired_test
+from numpy.typing import NDArray
+
+from ..evaluate.runs import Row
+
+__all__ = ["Difference", "difference_cell", "differences", "interval_cell", "markdown", "unique"]
+
+Key = TypeVar("Key", bound=Hashable)
+#: Okabe and Ito's palette, told apart with any colour vision.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A measure of one method minus that of another on the same images.
+
+    Attributes:
+        interval: mean difference and its interval.
+        p_value: two-sided, sign-flip permutation, Holm-corrected over all tests of the table.
+    """
+
+    interval: MeanInterval
+    p_value: float
+
+
+def differences(
+    pairs: Mapping[Key, tuple[NDArray[np.float64], NDArray[np.float64]]],
+) -> dict[Key, Difference]:
+    """Paired tests of a − b for every pair (a, b) of a table, corrected together.
+
+    Args:
+        pairs: key → two arrays (n,) of per-image values, of the same images in the same order.
+    """
+    tests = {key: paired_test(a, b) for key, (a, b) in pairs.items()}
+    corrected = holm([test.p_value for test in tests.values()])
+    return {
+        key: Difference(
+            MeanInterval(test.difference, test.low, test.high, test.n, test.excluded), float(p)
+        )
+        for (key, test), p in zip(tests.items(), corrected, strict=True)
+    }
+
+
+def unique(rows: Iterable[Row], field: str) -> list[str]:
+    """The values of a field, in the order in which they first appear."""
+    return list(dict.fromkeys(row[field] for row in rows))
+
+
+def interval_cell(value: MeanInterval, scale: float = 100, spec: str = ".1f") -> str:
+    """``mean [low, high]``, in percent unless ``scale`` says otherwise."""
+    mean, low, high = (format(scale * x, spec) for x in (value.mean, value.low, value.high))
+    return f"{mean} [{low}, {high}]"
+
+
+def difference_cell(difference: Difference | None, scale: float = 100, spec: str = "+.1f") -> str:
+    """``mean [low, high] p``, or a dash where there is nothing to compare with."""
+    if difference is None:
+        return "—"
+    p = difference.p_value
+    p_cell = "<0.001" if p < 0.001 else f"{p:.3f}"
+    return f"{interval_cell(difference.interval, scale, spec)} p {p_cell}"
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [headings, ("---",) * len(headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
