@@ -34,6 +34,8 @@ __all__ = [
 EPS = 1e-6
 #: γ of a new layer.
 INITIAL_GAMMA = 0.95
+#: Tokens that a Linear-InfSA layer works on at a time, so that its memory does not grow with N.
+CHUNK = 4096
 
 
 def affinity(q: Tensor, k: Tensor) -> Tensor:
@@ -229,7 +231,7 @@ class _InfSA(Attention):
                 f"{type(self).__name__} takes no attention mask (attn_mask, is_causal): "
                 "InfSA normalises over the whole graph"
             )
-        heads = self.attend(*self.queries_keys_values(x))  # (B, H, N or 1, d)
+        heads = self.heads(x)  # (B, H, N or 1, d)
         out = self.norm(heads.transpose(1, 2).flatten(2))
         gate = getattr(self, "gate", None)
         if gate is not None:
@@ -237,7 +239,8 @@ class _InfSA(Attention):
         tokens: Tensor = self.proj_drop(self.proj(out).expand(-1, x.shape[1], -1))
         return tokens
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def heads(self, x: Tensor) -> Tensor:
+        """What every head passes on: (B, H, N, d), or (B, H, 1, d), one row for all tokens."""
         raise NotImplementedError
 
 
@@ -248,18 +251,61 @@ class PureInfSA(_InfSA):
     Tokens (B, N, D) in and out.
     """
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def heads(self, x: Tensor) -> Tensor:
         """γ Â v, (B, H, N, d)."""
-        return pure_infsa(q, k, v, self.gamma)
+        return pure_infsa(*self.queries_keys_values(x), self.gamma)
 
 
 class LinearInfSA(_InfSA):
     """Linear-InfSA, γ Σ_j a_j v_j, in timm's ``Attention`` slot.
 
     Takes timm's constructor arguments, and timm's state dict with ``gamma_logit`` (H,) added.
-    Tokens (B, N, D) in and out. Every token receives the same vector, so it is projected once.
+    Tokens (B, N, D) in and out.
+
+    Every token receives the same vector, so it is projected once, and neither keys nor values are
+    formed: a key meets one query alone, k_j q̄ = x_j (W_kᵀ q̄) + b_k q̄, and values are summed
+    alone, Σ a_j v_j = W_v (Σ a_j x_j) + b_v Σ a_j. That costs N·D·H each where W_k x and W_v x
+    cost N·D². With a norm on the keys that algebra fails, and the textbook form is used.
     """
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def heads(self, x: Tensor) -> Tensor:
         """γ Σ_j a_j v_j, (B, H, 1, d), one row for all tokens."""
-        return _summary(q, k, v, self.gamma, EPS)
+        if not isinstance(self.k_norm, nn.Identity):
+            return _summary(*self.queries_keys_values(x), self.gamma, EPS)
+        weight = self.qkv.weight.unflatten(0, (3, self.num_heads, self.head_dim))
+        bias = self.qkv.bias
+        if bias is None:
+            bias = weight.new_zeros(3 * self.attn_dim)
+        bias = bias.unflatten(0, (3, self.num_heads, self.head_dim))
+        central_query = self._central_query(x, weight[0], bias[0])  # (B, H, d)
+        with torch.autocast(x.device.type, enabled=False):
+            _, w_k, w_v = _at_least_float32(weight)  # (H, d, D)
+            _, b_k, b_v = _at_least_float32(bias)  # (H, d)
+            u = torch.einsum("bhd,hdD->bhD", central_query, w_k) / self.head_dim
+            c = torch.einsum("bhd,hd->bh", central_query, b_k) / self.head_dim
+            total, summed = torch.zeros_like(c), torch.zeros_like(u)
+            for tokens in x.split(CHUNK, dim=1):
+                tokens = _at_least_float32(tokens)
+                scores = torch.relu(u @ tokens.transpose(-2, -1) + c[..., None])  # (B, H, n)
+                total = total + scores.sum(-1)
+                summed = summed + scores @ tokens
+            share = 1 / (total + EPS)[..., None]  # a = share · scores
+            values = torch.einsum("bhD,hdD->bhd", share * summed, w_v)
+            values = values + (share * total[..., None]) * b_v
+            heads: Tensor = (_per_head(self.gamma, values).squeeze(-1) * values)[:, :, None]
+        return heads.to(x.dtype)
+
+    def _central_query(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """q̄ = Σ ‖q_i‖ q_i / Σ ‖q_i‖, (B, H, d), at least in float32."""
+        energy: Tensor | float = 0.0
+        weighted: Tensor | float = 0.0
+        for tokens in x.split(CHUNK, dim=1):
+            q = nn.functional.linear(tokens, weight.flatten(0, 1), bias.flatten())
+            q = self.q_norm(q.unflatten(-1, (self.num_heads, self.head_dim)))  # (B, n, H, d)
+            with torch.autocast(x.device.type, enabled=False):
+                q = _at_least_float32(q)
+                norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
+                energy = energy + norm.sum(1)
+                weighted = weighted + (norm * q).sum(1)
+        tiny = torch.finfo(energy.dtype).tiny
+        return weighted / energy.clamp_min(tiny)

@@ -1,0 +1,164 @@
+"""Alignment against eigenvectors and weights computed slowly in numpy."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.stats
+import timm
+import torch
+
+import infsa_explain.models  # noqa: F401  (registers the names)
+from infsa_explain.attention import linear_weights
+from infsa_explain.data import PhotoDigits
+from infsa_explain.evaluate import AlignmentOptions, evaluate_alignment
+from infsa_explain.graphs import capture
+from infsa_explain.models import untrained
+from infsa_explain.preprocessing import preprocess
+
+DATA = PhotoDigits("val", 3)
+
+
+def small(name="infvit_linear_digits"):
+    torch.manual_seed(0)
+    network = timm.create_model(name, img_size=56, depth=2, embed_dim=32, num_heads=4)
+    for block in network.blocks:  # no longer as initialised
+        torch.nn.init.normal_(block.attn.qkv.weight, std=0.15)
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small()
+
+
+def layers_of(model):
+    return capture(model, preprocess(model, [DATA[i].image for i in range(len(DATA))])).layers
+
+
+def truth(op, image, head, side):
+    """ρ and the Perron vector, by SciPy in float64."""
+    values, left, right = scipy.linalg.eig(op.double.dense()[image, head].numpy(), left=True)
+    top = values.real.argmax()
+    return values, np.abs((left if side == "left" else right)[:, top].real)
+
+
+def cos(a, b):
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_agreement_is_that_of_scipys_eigenvector(model, side):
+    rows = evaluate_alignment(model, DATA, AlignmentOptions(side=side, tol=1e-10))
+    assert len(rows) == 3 * 2 * 4
+    layers = layers_of(model)
+    for row in rows:
+        op = layers[row["layer"]].operator
+        image = [DATA[i].image_id for i in range(3)].index(row["image"])
+        values, vector = truth(op, image, row["head"], side)
+        moduli = np.sort(np.abs(values))
+        assert row["value"] == pytest.approx(moduli[-1], rel=1e-6)
+        assert row["second"] == pytest.approx(moduli[-2], rel=1e-2, abs=1e-3)
+        assert row["gap"] == pytest.approx(1 - row["second"] / row["value"], abs=1e-12)
+        a = linear_weights(op.q, op.k)[image, row["head"]].double().numpy()
+        graph = op.double.dense()[image, row["head"]].numpy()
+        degree = graph.sum(0 if side == "left" else 1)
+        for name, v in {"linear": a, "degree": degree, "uniform": np.ones_like(a)}.items():
+            assert row["cosine"][name] == pytest.approx(cos(v, vector), abs=1e-6)
+            if name != "uniform":
+                r, rho = scipy.stats.pearsonr(v, vector), scipy.stats.spearmanr(v, vector)
+                assert row["centred"][name] == pytest.approx(r.statistic, abs=1e-5)
+                assert row["spearman"][name] == pytest.approx(rho.statistic, abs=1e-3)
+        assert row["centred"]["uniform"] is row["spearman"]["uniform"] is None
+        assert row["converged"] and row["unique"] and not row["dead"]
+
+
+def test_the_weights_of_the_mean_query_and_of_k_steps(model):
+    (layer,) = layers_of(model)[1:]
+    (q, k) = (x.double().numpy() for x in (layer.operator.q, layer.operator.k))
+    rows = evaluate_alignment(model, DATA, AlignmentOptions(layers=(1,), steps=(3,), tol=1e-10))
+    for row in rows:
+        image = [DATA[i].image_id for i in range(3)].index(row["image"])
+        queries, keys = q[image, row["head"]], k[image, row["head"]]
+        _, vector = truth(layer.operator, image, row["head"], "left")
+        of_mean = np.maximum(keys @ queries.mean(0), 0)
+        assert row["cosine"]["mean-query"] == pytest.approx(cos(of_mean, vector), abs=1e-6)
+        w = np.linalg.norm(queries, axis=1)
+        for _ in range(3):
+            w = np.maximum(keys @ (w @ queries), 0)
+        assert row["cosine"]["linear-k3"] == pytest.approx(cos(w, vector), abs=1e-6)
+
+
+def test_the_untrained_control_is_a_fresh_model_against_its_own_graph(model):
+    rows = evaluate_alignment(model, DATA, AlignmentOptions(seed=5))
+    fresh = evaluate_alignment(untrained(model, 5), DATA, AlignmentOptions(control=False))
+    assert [r["cosine"]["untrained"] for r in rows] == [r["cosine"]["linear"] for r in fresh]
+    assert "untrained" not in fresh[0]["cosine"]
+
+
+def test_a_dead_head_has_no_agreement(model):
+    dead = copy.deepcopy(model)
+    attention = dead.blocks[0].attn
+    d = 32 // 4
+    with torch.no_grad():  # head 1: all queries (1, …), all keys (−1, …)
+        for part, value in ((0, 1.0), (1, -1.0)):
+            rows = slice(part * 32 + d, part * 32 + 2 * d)
+            attention.qkv.weight[rows] = 0
+            attention.qkv.bias[rows] = value
+    for row in evaluate_alignment(dead, DATA, AlignmentOptions(layers=(0,))):
+        assert row["dead"] == (row["head"] == 1)
+        if row["dead"]:
+            assert set(row["cosine"].values()) - {row["cosine"]["untrained"]} == {None}
+            assert row["value"] == 0
+
+
+def test_invalid_rows_are_those_that_beget_more_than_one_visit(model):
+    for gamma in (None, 0.99):
+        for row in evaluate_alignment(model, DATA, AlignmentOptions(gamma=gamma)):
+            layer = layers_of(model)[row["layer"]]
+            image = [DATA[i].image_id for i in range(3)].index(row["image"])
+            graph = layer.operator.double.dense()[image, row["head"]].numpy()
+            g = float(layer.gamma[row["head"]]) if gamma is None else gamma
+            assert row["invalid_rows"] == np.mean(g * graph.sum(1) > 1)
+
+
+def test_the_softmax_twin_has_a_left_vector_only():
+    twin = small("vit_softmax_digits")
+    rows = evaluate_alignment(twin, DATA, AlignmentOptions(layers=(-1,)))
+    assert all(row["value"] == pytest.approx(1, abs=1e-6) and row["layer"] == 1 for row in rows)
+    with pytest.raises(ValueError, match="right Perron vector is the same for every token"):
+        evaluate_alignment(twin, DATA, AlignmentOptions(side="right"))
+
+
+def test_rows_come_as_they_are_ready_and_the_model_is_left_alone(model):
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    seen, images = [], []
+    rows = evaluate_alignment(
+        model,
+        DATA,
+        AlignmentOptions(batch_size=2),
+        name="m",
+        on_row=seen.append,
+        on_image=images.append,
+    )
+    assert seen == rows and images == [2, 1] and {row["model"] for row in rows} == {"m"}
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    alone = evaluate_alignment(model, DATA, AlignmentOptions(batch_size=1))
+    for a, b in zip(rows, alone, strict=False):
+        assert a["cosine"]["linear"] == pytest.approx(b["cosine"]["linear"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (AlignmentOptions(layers=(2,)), r"layer 2 is out of range: the model has 2"),
+        (AlignmentOptions(steps=(1,)), r"steps must each be at least 2, got \[1\]"),
+        (AlignmentOptions(side="up"), r"side must be 'left' or 'right', got 'up'"),
+    ],
+)
+def test_options_out_of_range(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_alignment(model, DATA, options)

@@ -1,0 +1,124 @@
+"""Alignment's tables from rows whose means are known by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from infsa_metrics import bootstrap_mean, holm, paired_test
+
+from infsa_explain.report import (
+    ALIGNMENT_HEADINGS,
+    LAYER_HEADINGS,
+    alignment_table,
+    layer_table,
+    plot_alignment,
+    summarise_alignment,
+    summarise_layers,
+    write_alignment,
+)
+
+IMAGES, LAYERS, HEADS = 6, 2, 2
+VECTORS = ("linear", "degree", "uniform")
+rng = np.random.default_rng(0)
+COSINE = {v: rng.uniform(0.5, 1, (IMAGES, LAYERS, HEADS)) for v in VECTORS}
+
+
+def rows(dead=(), model="m"):
+    """One row per image, layer and head; ``dead`` are (layer, head) without weights."""
+    return [
+        {
+            "image": f"image {i}",
+            "model": model,
+            "layer": layer,
+            "head": head,
+            "value": 0.5 + 0.1 * layer,
+            "second": 0.25,
+            "gap": 0.4,
+            "residual": 1e-7 * (1 + layer),
+            "converged": (i, layer, head) != (0, 0, 0),
+            "unique": True,
+            "dead": (layer, head) in dead,
+            "invalid_rows": 0.1 * head,
+            "seconds": 0.5,
+            **{
+                measure: {
+                    v: None
+                    if (layer, head) in dead or (measure != "cosine" and v == "uniform")
+                    else float(COSINE[v][i, layer, head])
+                    for v in VECTORS
+                }
+                for measure in ("cosine", "centred", "spearman")
+            },
+        }
+        for i in range(IMAGES)
+        for layer in range(LAYERS)
+        for head in range(HEADS)
+    ]
+
+
+def test_means_are_over_images_of_the_mean_over_layers_and_heads():
+    for s in summarise_alignment(rows()):
+        expected = COSINE[s.vector].mean((1, 2))
+        assert s.cosine == bootstrap_mean(expected)
+        assert s.cosine.n == IMAGES
+        if s.vector == "uniform":
+            assert (s.centred.mean, s.spearman.mean) == (0, 0)  # no rank, no correlation
+        else:
+            assert s.centred == s.spearman == s.cosine
+
+
+def test_half_dead_does_not_come_out_well():
+    alive = {s.vector: s for s in summarise_alignment(rows())}
+    half = {s.vector: s for s in summarise_alignment(rows(dead=[(0, 0), (1, 1)]))}
+    cosine = COSINE["linear"][:, [0, 1], [1, 0]].sum(-1) / 4
+    assert half["linear"].cosine.mean == pytest.approx(cosine.mean(), abs=1e-12)
+    assert half["linear"].cosine.mean < 0.6 * alive["linear"].cosine.mean
+    assert half["linear"].undefined == 0.5
+    assert [s.dead for s in summarise_layers(rows(dead=[(0, 0), (1, 1)]))] == [0.5, 0.5]
+
+
+def test_the_weights_are_compared_with_every_other_vector():
+    table = rows() + rows(model="other")
+    summaries = [s for s in summarise_alignment(table) if s.vector != "linear"]
+    a = COSINE["linear"].mean((1, 2))
+    tests = [paired_test(a, COSINE[v].mean((1, 2))) for v in VECTORS[1:]] * 2
+    adjusted = holm([test.p_value for test in tests])
+    for s, test, p in zip(summaries, tests, adjusted, strict=True):
+        assert s.behind.interval.mean == pytest.approx(test.difference, abs=1e-12)
+        assert s.behind.p_value == p
+    assert all(s.behind is None for s in summarise_alignment(table) if s.vector == "linear")
+
+
+def test_layers():
+    first, second = summarise_layers(rows())
+    assert (first.value, second.value) == pytest.approx((0.5, 0.6))
+    assert (first.residual, second.residual) == (1e-7, 2e-7)
+    assert first.unconverged == pytest.approx(1 / (IMAGES * HEADS))
+    assert second.unconverged == second.ambiguous == 0
+    assert second.invalid_rows == pytest.approx(0.05)
+    assert second.seconds == pytest.approx(0.5 * HEADS)
+    assert second.cosine == bootstrap_mean(COSINE["linear"][:, 1].mean(-1))
+
+
+def test_tables_and_files(tmp_path):
+    table = rows(dead=[(1, 0)])
+    assert {len(r) for r in alignment_table(summarise_alignment(table))} == {
+        len(ALIGNMENT_HEADINGS)
+    }
+    assert {len(r) for r in layer_table(summarise_layers(table))} == {len(LAYER_HEADINGS)}
+    write_alignment(tmp_path, table)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["published_cosine"] == 0.985
+    assert [v["vector"] for v in summary["vectors"]] == list(VECTORS)
+    assert [v["layer"] for v in summary["layers"]] == [0, 1]
+    assert (tmp_path / "summary.md").read_text().count("\n| m |") == 3 + 2
+    assert (tmp_path / "alignment.png").stat().st_size > 10_000
+
+
+def test_the_picture_leaves_dead_heads_white():
+    figure = plot_alignment(rows(dead=[(1, 0)]))
+    grid = figure.axes[0].images[0].get_array()
+    assert np.isnan(np.ma.filled(grid, np.nan)[1, 0])
+    assert grid[0, 1] == pytest.approx(COSINE["linear"][:, 0, 1].mean())
