@@ -272,11 +272,11 @@ class LinearInfSA(_InfSA):
         """γ Σ_j a_j v_j, (B, H, 1, d), one row for all tokens."""
         if not isinstance(self.k_norm, nn.Identity):
             return _summary(*self.queries_keys_values(x), self.gamma, EPS)
-        weight = self.qkv.weight.unflatten(0, (3, self.num_heads, self.head_dim))
-        bias = self.qkv.bias
-        if bias is None:
-            bias = weight.new_zeros(3 * self.attn_dim)
-        bias = bias.unflatten(0, (3, self.num_heads, self.head_dim))
+        weight: Tensor = self.qkv.weight
+        bias: Tensor | None = self.qkv.bias
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        weight = weight.view(3, self.num_heads, self.head_dim, -1)
+        bias = bias.view(3, self.num_heads, self.head_dim)
         central_query = self._central_query(x, weight[0], bias[0])  # (B, H, d)
         with torch.autocast(x.device.type, enabled=False):
             _, w_k, w_v = _at_least_float32(weight)  # (H, d, D)
@@ -284,7 +284,7 @@ class LinearInfSA(_InfSA):
             u = torch.einsum("bhd,hdD->bhD", central_query, w_k) / self.head_dim
             c = torch.einsum("bhd,hd->bh", central_query, b_k) / self.head_dim
             total, summed = torch.zeros_like(c), torch.zeros_like(u)
-            for tokens in x.split(CHUNK, dim=1):
+            for tokens in torch.split(x, CHUNK, dim=1):
                 tokens = _at_least_float32(tokens)
                 scores = torch.relu(u @ tokens.transpose(-2, -1) + c[..., None])  # (B, H, n)
                 total = total + scores.sum(-1)
@@ -297,15 +297,13 @@ class LinearInfSA(_InfSA):
 
     def _central_query(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """q̄ = Σ ‖q_i‖ q_i / Σ ‖q_i‖, (B, H, d), at least in float32."""
-        energy: Tensor | float = 0.0
-        weighted: Tensor | float = 0.0
-        for tokens in x.split(CHUNK, dim=1):
+        energy = weighted = x.new_zeros((), dtype=torch.float32)
+        for tokens in torch.split(x, CHUNK, dim=1):
             q = nn.functional.linear(tokens, weight.flatten(0, 1), bias.flatten())
-            q = self.q_norm(q.unflatten(-1, (self.num_heads, self.head_dim)))  # (B, n, H, d)
+            q = self.q_norm(q.view(*q.shape[:2], self.num_heads, -1))  # (B, n, H, d)
             with torch.autocast(x.device.type, enabled=False):
                 q = _at_least_float32(q)
                 norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
                 energy = energy + norm.sum(1)
                 weighted = weighted + (norm * q).sum(1)
-        tiny = torch.finfo(energy.dtype).tiny
-        return weighted / energy.clamp_min(tiny)
+        return weighted / energy.clamp_min(torch.finfo(energy.dtype).tiny)

@@ -10,9 +10,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
+from timm.data.transforms import CenterCropOrPad, ResizeKeepRatio
 from torch import Tensor, nn
+from torchvision import transforms
+from torchvision.transforms import v2
+from torchvision.tv_tensors import BoundingBoxes
 
-__all__ = ["data_config", "preprocess", "visible_region"]
+__all__ = ["data_config", "frame_boxes", "preprocess", "visible_region"]
 
 
 def data_config(model: nn.Module) -> dict[str, Any]:
@@ -38,6 +42,41 @@ def preprocess(model: nn.Module, images: Sequence[NDArray[np.uint8]] | NDArray[n
     batch = [images] if isinstance(images, np.ndarray) and images.ndim == 3 else list(images)
     tensors = [transform(Image.fromarray(image)) for image in batch]
     return torch.stack(tensors).to(next(model.parameters()).device)
+
+
+def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width: int) -> Tensor:
+    """Boxes of an image in the frame that the model sees, after its resizing and its crop.
+
+    Args:
+        model: a timm model.
+        boxes: (K, 4), x0, y0, x1, y1 in pixel edges of the image, half-open.
+        height, width: of the image.
+
+    Returns:
+        (K, 4) float64 on the CPU, in pixel edges of the model's input, cut at its border. A box
+        that is cropped away, or was without area, has none there.
+
+    Raises:
+        ValueError: if the model's preprocessing has a step that boxes cannot follow.
+    """
+    framed = BoundingBoxes(  # float64, for integers would be cut
+        torch.as_tensor(boxes, dtype=torch.float64), format="XYXY", canvas_size=(height, width)
+    )
+    blank = Image.new("1", (width, height))  # takes each step, to tell the size that comes of it
+    for step in create_transform(
+        **data_config(model), is_training=False, normalize=False
+    ).transforms:
+        if isinstance(step, (transforms.Resize, ResizeKeepRatio)):
+            blank = step(blank)
+            framed = v2.functional.resize(framed, [blank.height, blank.width])
+        elif isinstance(step, (transforms.CenterCrop, CenterCropOrPad)):
+            blank = step(blank)
+            framed = v2.functional.center_crop(framed, [blank.height, blank.width])
+        elif type(step).__name__ != "MaybePILToTensor":
+            raise ValueError(f"boxes cannot follow {type(step).__name__} of the preprocessing")
+    edges: Tensor = v2.functional.clamp_bounding_boxes(framed).as_subclass(Tensor)
+    edges[:, 2:] = edges[:, 2:].maximum(edges[:, :2])
+    return edges
 
 
 def visible_region(model: nn.Module, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

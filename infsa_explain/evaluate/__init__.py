@@ -4,17 +4,22 @@
 """
 
 from .alignment import AlignmentOptions, evaluate_alignment
-from .deletion import UNTRAINED, MorfOptions, choose_methods, evaluate_morf
+from .deletion import MorfOptions, evaluate_morf
+from .localization import BoxOptions, evaluate_boxes
+from .maps import UNTRAINED, MapOptions, choose_methods
 from .runs import RunFolder, describe_run, fingerprint
 
 __all__ = [
     "UNTRAINED",
     "AlignmentOptions",
+    "BoxOptions",
+    "MapOptions",
     "MorfOptions",
     "RunFolder",
     "choose_methods",
     "describe_run",
     "evaluate_alignment",
+    "evaluate_boxes",
     "evaluate_morf",
     "fingerprint",
 ]

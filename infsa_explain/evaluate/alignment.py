@@ -23,7 +23,7 @@ from ..data.samples import ImageData
 from ..graphs import Layer, capture
 from ..models import untrained
 from ..preprocessing import preprocess
-from .runs import Row
+from .runs import Row, number
 
 __all__ = ["MEASURES", "AlignmentOptions", "evaluate_alignment"]
 
@@ -153,7 +153,7 @@ def _layer(
                     "invalid_rows": float(invalid[at]),
                     "seconds": seconds,
                     **{
-                        measure: {vector: _number(values[at]) for vector, values in by.items()}
+                        measure: {vector: number(values[at]) for vector, values in by.items()}
                         for measure, by in agreement.items()
                     },
                 },
@@ -176,14 +176,10 @@ def _vectors(layer: Layer, options: AlignmentOptions) -> dict[str, Tensor]:
 
 def _certificate(truth: Perron, at: tuple[int, int]) -> dict[str, Any]:
     return {
-        "value": _number(truth.value[at]),
-        "second": _number(truth.second[at]),
-        "gap": _number(truth.gap[at]),
-        "residual": _number(truth.residual[at]),
+        "value": number(truth.value[at]),
+        "second": number(truth.second[at]),
+        "gap": number(truth.gap[at]),
+        "residual": number(truth.residual[at]),
         "converged": bool(truth.converged[at]),
         "unique": bool(truth.unique[at]),
     }
-
-
-def _number(value: Tensor) -> float | None:
-    return float(value) if value.isfinite() else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,51 +10,33 @@ import torch
 from infsa_metrics import FILLS, deletion_curve, pixel_fill
 from torch import Tensor, nn
 
-from ..data.samples import ImageData, Sample
-from ..graphs import attention_kinds, capture
-from ..methods import METHODS, MethodNotApplicable, applicable_methods, get_method
-from ..methods.explaining import explain_graphs
-from ..models import untrained
-from ..preprocessing import data_config, preprocess
+from ..data.samples import ImageData
+from ..preprocessing import data_config
 from ..tokens import drop_fill
-from .runs import Row
+from .maps import MapBatch, MapOptions, map_batches
+from .runs import Row, number
 
 __all__ = ["MorfOptions", "evaluate_morf"]
 
-#: Before a method's name: the same map, from the model untrained.
-UNTRAINED = "untrained-"
-Orders = tuple[Literal["morf", "lerf"], ...]
-
 
 @dataclass(frozen=True)
-class MorfOptions:
-    """What decides the numbers of a deletion experiment.
+class MorfOptions(MapOptions):
+    """What decides the numbers of a deletion experiment, besides :class:`MapOptions`.
 
     Attributes:
-        methods: names of map methods; None for all that suit the model. ``untrained-visits``, and
-            so with any name, is the control that takes the map from the model untrained.
-        layer: an index, ``"last"`` or ``"mean"``.
-        head: an index, or None for the mean over heads.
-        gamma: in place of the model's own γ.
         fill: what removed patches become: ``"mean"``, ``"black"``, ``"blur"``, ``"noise"``, or
             ``"drop"``. Numbers with different fills are not comparable.
         steps: points of the curve, denser early; None for one patch a step.
         target: the class that is followed: ``"predicted"`` on the clean image, or ``"label"``.
         floor: images whose clean probability is not above it have no AOC and are counted apart.
-        seed: of the noise fill.
         batch_size: masked images a forward pass.
         amp: bfloat16 autocast.
     """
 
-    methods: tuple[str, ...] | None = None
-    layer: int | str = "last"
-    head: int | None = None
-    gamma: float | None = None
     fill: str = "mean"
     steps: int | None = None
     target: Literal["predicted", "label"] = "predicted"
     floor: float = 0.0
-    seed: int = 0
     batch_size: int = 64
     amp: bool = False
 
@@ -87,84 +69,43 @@ def evaluate_morf(
         ValueError: for options out of range, or a method that does not suit the model.
     """
     options = options or MorfOptions()
-    methods = choose_methods(model, options.methods)
     predict = _predictor(model, options)
-    needs_fresh = any(method.startswith(UNTRAINED) for method in methods)
-    fresh = untrained(model, options.seed) if needs_fresh else None
     rows: list[Row] = []
-    chunk = 16
-    for start in range(0, len(data), chunk):
-        samples = [data[i] for i in range(start, min(start + chunk, len(data)))]
-        for row in _rows(model, fresh, samples, methods, predict, options, name):
+    for batch in map_batches(model, data, options):
+        for row in _rows(batch, predict, options, name):
             rows.append(row)
             on_row(row)
-        on_image(len(samples))
+        on_image(len(batch.samples))
     return rows
 
 
-def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]:
-    """The methods asked for, checked, or all that suit the model.
-
-    Raises:
-        ValueError: for a name that is unknown or a method that does not suit the model.
-    """
-    kinds = attention_kinds(model)
-    if methods is None:
-        return [*applicable_methods(kinds), f"{UNTRAINED}visits"]
-    for method in methods:
-        unsuited = kinds - get_method(method.removeprefix(UNTRAINED)).kinds
-        if unsuited:
-            raise MethodNotApplicable(
-                f"method {method!r} is not for {', '.join(sorted(unsuited))} attention; "
-                f"this model takes {', '.join(applicable_methods(kinds))}"
-            )
-    return list(dict.fromkeys(methods))
-
-
 def _rows(
-    model: nn.Module,
-    fresh: nn.Module | None,
-    samples: list[Sample],
-    methods: list[str],
+    batch: MapBatch,
     predict: Callable[[Tensor, Tensor], Tensor],
     options: MorfOptions,
     name: str,
 ) -> Iterable[Row]:
-    images = preprocess(model, [sample.image for sample in samples])
-    seeds = [sample.image_id for sample in samples]
-    graphs = capture(model, images)
-    predicted = graphs.logits.argmax(-1).cpu()
+    predicted = batch.logits.argmax(-1).cpu()
     targets = predicted
     if options.target == "label":
-        unlabelled = [s.image_id for s in samples if s.label is None]
+        unlabelled = [s.image_id for s in batch.samples if s.label is None]
         if unlabelled:
             raise ValueError(f"target='label', but {unlabelled[0]} has no label")
-        targets = torch.tensor([s.label for s in samples])
-    untrained_graphs = graphs if fresh is None else capture(fresh, images)
-    for method in methods:
-        explanation = explain_graphs(
-            untrained_graphs if method.startswith(UNTRAINED) else graphs,
-            METHODS[method.removeprefix(UNTRAINED)],
-            layer=options.layer,
-            head=options.head,
-            gamma=options.gamma,
-            seeds=seeds,
-        )
-        # Where every head is dead there is no map: all patches tie, and the draw decides.
-        maps = explanation.maps.nan_to_num(nan=0.0)
+        targets = torch.tensor([s.label for s in batch.samples])
+    for method, explanation in batch.explanations.items():
         for order in ("morf", "lerf"):
             curve = deletion_curve(
                 predict,
-                images,
+                batch.images,
                 targets,
-                maps,
+                batch.scores(method),
                 order=order,
                 steps=options.steps,
-                seeds=seeds,
+                seeds=batch.seeds,
                 batch_size=options.batch_size,
             )
             aoc, auc = curve.aoc(options.floor), curve.auc()
-            for i, sample in enumerate(samples):
+            for i, sample in enumerate(batch.samples):
                 yield {
                     "image": sample.image_id,
                     "model": name,
@@ -177,16 +118,12 @@ def _rows(
                     "label": sample.label,
                     "predicted": int(predicted[i]),
                     "p0": float(curve.probabilities[i, 0]),
-                    "aoc": _number(aoc[i]),
-                    "auc": _number(auc[i]),
+                    "aoc": number(aoc[i]),
+                    "auc": number(auc[i]),
                     "tied": float(curve.tied[i]),
                     "fractions": [round(x, 6) for x in curve.fractions.tolist()],
                     "probabilities": [round(x, 6) for x in curve.probabilities[i].tolist()],
                 }
-
-
-def _number(value: Tensor) -> float | None:
-    return float(value) if value.isfinite() else None
 
 
 def _predictor(model: nn.Module, options: MorfOptions) -> Callable[[Tensor, Tensor], Tensor]:

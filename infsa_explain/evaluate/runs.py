@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import __version__
 from ..data.samples import ImageData
@@ -21,7 +21,7 @@ from ..preprocessing import data_config
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Row", "RunFolder", "describe_run", "fingerprint"]
+__all__ = ["Row", "RunFolder", "describe_run", "fingerprint", "number"]
 
 #: One line of ``rows.jsonl``.
 Row = dict[str, Any]
@@ -105,3 +105,8 @@ def fingerprint(model: nn.Module) -> str:
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
     return {key: list(v) if isinstance(v, tuple) else v for key, v in config.items()}
+
+
+def number(value: Tensor) -> float | None:
+    """A scalar for a row, None where it is undefined: JSON has no NaN."""
+    return float(value) if value.isfinite() else None
