@@ -15,7 +15,7 @@ Source: Infinite Self-Attention, arXiv 2603.00175; Katz 1953; Brin and Page 1998
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,18 +23,23 @@ import torch
 from torch import Tensor
 
 from .operator import AttentionOperator
+from .solvers import choice, fixed_point, multiply, solve, sum_rounding, survival_per_head
+from .spectrum import CONSTANT_ON_SOFTMAX, Perron, perron
 
-__all__ = ["Centrality", "Perron", "degree", "katz", "pagerank", "perron", "series", "visits"]
+__all__ = [
+    "Centrality",
+    "Perron",
+    "degree",
+    "doob_visits",
+    "katz",
+    "pagerank",
+    "perron",
+    "series",
+    "visits",
+]
 
 Direction = Literal["received", "emitted"]
 Start = Literal["uniform", "class"]
-
-#: Up to this many tokens a linear system is solved directly, beyond it by iteration.
-DIRECT_TOKENS = 1500
-CONSTANT_ON_SOFTMAX = (
-    "is the same for every token of a softmax graph, whose rows all sum to 1; use the received "
-    "(left) form"
-)
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,12 @@ class Centrality:
     Attributes:
         scores: (B, H, N) float64, non-negative; higher is more important.
         error_bound: (B, H) upper bound on ‖scores − exact‖ / ‖scores‖, in the 2-norm for InfSA
-            graphs and the 1-norm for softmax graphs.
-        iterations: steps of the solver; 0 for a direct solve.
+            graphs and the 1-norm for softmax graphs, PageRank and Doob's chain.
+        iterations: products with the graph; 0 for a direct solve.
         converged: (B, H) bool, whether ``error_bound`` is within the tolerance.
         min_absorption: (B, H) the smallest R_i = 1 − γ Σ_j Â_ij; negative where the walk is no
             absorbing chain. NaN where no γ is involved.
-        invalid_rows: (B, H) the share of rows with R_i < 0.
+        invalid_rows: (B, H) the share of rows with R_i < 0, in [0, 1].
     """
 
     scores: Tensor
@@ -58,28 +63,6 @@ class Centrality:
     converged: Tensor
     min_absorption: Tensor
     invalid_rows: Tensor
-
-
-@dataclass(frozen=True)
-class Perron:
-    """A Perron vector of every graph, and how well it satisfies its equation.
-
-    Attributes:
-        vector: (B, H, N) float64, unit 2-norm, non-negative; NaN where ``value`` is 0, for a
-            graph without cycles has no Perron vector.
-        value: (B, H) the spectral radius ρ.
-        residual: (B, H) ‖Âv − ρv‖₂ (or ‖Âᵀu − ρu‖₂) in float64, relative to ρ.
-        iterations: power steps.
-        converged: (B, H) bool, whether ``residual`` is within the tolerance.
-        unique: (B, H) bool, whether another start led to the same vector.
-    """
-
-    vector: Tensor
-    value: Tensor
-    residual: Tensor
-    iterations: int
-    converged: Tensor
-    unique: Tensor
 
 
 def visits(
@@ -111,16 +94,16 @@ def visits(
     >>> visits(op, 0.5).scores  # ½ Σ_t (0.5/√2)ᵗ
     tensor([[[0.7735, 0.7735]]], dtype=torch.float64)
     """
-    _choice("direction", direction, ("received", "emitted"))
-    _choice("start", start, ("uniform", "class"))
+    choice("direction", direction, ("received", "emitted"))
+    choice("start", start, ("uniform", "class"))
     if direction == "emitted":
         return katz(op, gamma, tol=tol)
-    rhs = torch.zeros_like(op.ones(), dtype=torch.float64)
+    rhs = torch.zeros_like(op.double.ones())
     if start == "uniform":
         rhs += 1 / op.num_tokens
     else:
         rhs[..., 0] = 1
-    return _solve(op, gamma, rhs, transposed=True, tol=tol)
+    return _certified(op, gamma, rhs, transposed=True, tol=tol)
 
 
 def katz(
@@ -133,14 +116,14 @@ def katz(
 
     Args and errors as in :func:`visits`. networkx's Katz is the received one.
     """
-    _choice("direction", direction, ("received", "emitted"))
+    choice("direction", direction, ("received", "emitted"))
     if direction == "emitted" and op.kind == "softmax":
         raise ValueError(f"emitted Katz {CONSTANT_ON_SOFTMAX}")
-    survival = _survival(op, gamma)
+    survival = survival_per_head(op, gamma)
     transposed = direction == "received"
     # z = F·1 − 1 solves (I − γÂ) z = γÂ·1 without cancellation.
-    rhs = survival * _multiply(op.double, transposed)(op.double.ones())
-    return _solve(op, gamma, rhs, transposed=transposed, tol=tol)
+    rhs = survival * multiply(op.double, transposed)(op.double.ones())
+    return _certified(op, gamma, rhs, transposed=transposed, tol=tol)
 
 
 def degree(op: AttentionOperator, direction: Direction = "received") -> Centrality:
@@ -149,7 +132,7 @@ def degree(op: AttentionOperator, direction: Direction = "received") -> Centrali
     Raises:
         ValueError: for the emitted form of a softmax graph, which is constant.
     """
-    _choice("direction", direction, ("received", "emitted"))
+    choice("direction", direction, ("received", "emitted"))
     if direction == "emitted" and op.kind == "softmax":
         raise ValueError(f"the row sum {CONSTANT_ON_SOFTMAX}")
     sums = op.double.column_sums() if direction == "received" else op.double.row_sums()
@@ -176,112 +159,121 @@ def pagerank(
     Returns:
         :class:`Centrality`; ``min_absorption`` and ``invalid_rows`` play no part.
     """
-    _choice("direction", direction, ("received", "emitted"))
+    choice("direction", direction, ("received", "emitted"))
     if not 0 < damping < 1:
         raise ValueError(f"damping must lie in (0, 1), got {damping}")
     op64 = op.double
-    step = _multiply(op64, direction == "received")
-    out_degree = _multiply(op64, direction == "emitted")(op64.ones())
+    step = multiply(op64, direction == "received")
+    out_degree = multiply(op64, direction == "emitted")(op64.ones())
     dangling = out_degree == 0
     inverse = torch.where(dangling, 0.0, 1 / out_degree)
     x = op64.ones() / op.num_tokens
     iterations = 0
     bound = torch.full_like(x[..., 0], torch.inf)
+    rounding = sum_rounding(op.num_tokens)
     while iterations < max_iterations and bool((bound > tol).any()):
         iterations += 1
         spread = (x * dangling).sum(-1, keepdim=True) / op.num_tokens
         new = damping * (step(x * inverse) + spread) + (1 - damping) / op.num_tokens
         # The map contracts by the damping in the 1-norm.
-        bound = damping / (1 - damping) * (new - x).abs().sum(-1)
+        bound = (damping * (new - x).abs().sum(-1) + rounding) / (1 - damping)
         x = new
     nan = torch.full_like(bound, torch.nan)
     return Centrality(x, bound, iterations, bound <= tol, nan, nan)
 
 
-def perron(
-    op: AttentionOperator,
-    side: Literal["left", "right"] = "left",
-    tol: float = 1e-6,
-    max_iterations: int = 2**20,
-) -> Perron:
-    """The Perron vector: left, uᵀÂ = ρuᵀ (received), or right, Âv = ρv (emitted).
+def doob_visits(
+    op: AttentionOperator, gamma: float | Tensor, start: Start = "uniform", tol: float = 1e-6
+) -> Centrality:
+    """Expected visits of Doob's walk, which follows the right Perron vector h: a true chain.
 
-    Power iteration on Â + σI, which converges on periodic graphs too, from two starts; small
-    graphs double the number of steps at a time by squaring the matrix.
+    On the support of h, the tokens from which the strongest part of the graph can be reached, it
+    steps from i to j with probability P_ij = Â_ij h_j / (ρh_i), and survives each step with γρ.
+    Its fundamental matrix is F_ij h_j / h_i: an absorbing chain for every graph, and another
+    score than :func:`visits`. Tokens off the support score 0.
 
     Args:
         op: token graphs over (B, H).
-        side: ``"left"`` or ``"right"``.
-        tol: residual relative to ρ at which to stop.
-        max_iterations: power steps at most.
+        gamma: survival per unit of Â, a float or (H,), in (0, 1).
+        start: ``"uniform"`` over the support, or ``"class"``, the first token.
+        tol: bound on the relative error at which to stop.
 
     Returns:
-        :class:`Perron`.
+        :class:`Centrality`. The bound is on the 1-norm, ‖r‖₁ / (1 − γc), with
+        c = max_i (Âh)_i / h_i as computed (Collatz and Wielandt: c ≥ ρ, and c = ρ as far as h is
+        exact); it certifies the chain of the h that was computed. ``min_absorption`` is 1 − γc,
+        ``invalid_rows`` is 0 unless γc > 1, where the bound is infinite. Scores, bound and
+        absorption are NaN, and ``converged`` False, where there is no chain: in a graph without
+        cycles, which has no h, and for a class token off the support.
 
     Raises:
-        ValueError: for the right vector of a softmax graph, which is constant.
+        ValueError: for γ outside (0, 1), an unknown option, or a softmax graph, where h is
+            constant and the walk of :func:`visits` is already this one.
+
+    Source: Doob 1957; Levin, Peres and Wilmer, Markov Chains and Mixing Times, section 17.6.
 
     >>> q = torch.tensor([[[[1.0, 0], [0, 1]]]])
-    >>> result = perron(AttentionOperator(q, q))  # Â = I / √2: any vector is a Perron vector
-    >>> round(result.value.item(), 4), result.unique.item()
-    (0.7071, False)
+    >>> doob_visits(AttentionOperator(q, q), 0.5).scores  # Â = I / √2: visits(op, 0.5), here
+    tensor([[[0.7735, 0.7735]]], dtype=torch.float64)
     """
-    _choice("side", side, ("left", "right"))
-    if side == "right" and op.kind == "softmax":
-        raise ValueError(f"the right Perron vector {CONSTANT_ON_SOFTMAX}")
-    op64 = op.double
-    step = _multiply(op64, side == "left")
-    shift = op64.frobenius_norm()[..., None, None] / 8
-    ones = op64.ones()
-    acyclic = _acyclic(step, ones)
-    generator = torch.Generator().manual_seed(0)
-    other = torch.rand(op.num_tokens, generator=generator, dtype=torch.float64).to(ones) + 0.5
-    starts = torch.stack([ones, other.expand_as(ones)], dim=-1)  # (B, H, N, 2)
-    x, iterations = starts, 0
-    for x, iterations in _powers(op64, step, shift, starts, side == "left"):
-        y = step(x)
-        value = (x * y).sum(2)  # (B, H, 2), Rayleigh quotients
-        residual = (y - value[:, :, None] * x).norm(dim=2) / value
-        settled = (residual <= tol).all(-1) | acyclic
-        if bool(settled.all()) or iterations >= max_iterations:
-            break
-    agree = (x[..., 0] * x[..., 1]).sum(-1) > 1 - 1e-6
-    return Perron(
-        torch.where(acyclic[..., None], torch.nan, x[..., 0]),
-        torch.where(acyclic, 0.0, value[..., 0]),
-        torch.where(acyclic, 0.0, residual[..., 0]),
-        iterations,
-        acyclic | (residual[..., 0] <= tol),
-        agree & ~acyclic,
+    choice("start", start, ("uniform", "class"))
+    if op.kind == "softmax":
+        raise ValueError(
+            "the right Perron vector of a softmax graph is constant, so Doob's walk is the walk "
+            "itself: use visits"
+        )
+    survival = survival_per_head(op, gamma)
+    h, growth = _harmonic(op)
+    support = h > 0
+    inverse = torch.where(support, 1 / h, 0.0)
+    if start == "uniform":
+        rhs = support.to(h) / support.sum(-1, keepdim=True).clamp_min(1)
+    else:
+        rhs = torch.zeros_like(h)
+        rhs[..., 0] = support[..., 0]
+    defined = (rhs > 0).any(-1)
+    absorption = 1 - survival * growth
+    solution = fixed_point(
+        lambda x: h * op.double.apply_transposed(inverse * x),
+        survival,
+        rhs,
+        norm=1,
+        contraction=1 - absorption.amin(-1),
+        rounding=sum_rounding(op.num_tokens),
+        tol=tol,
+    )
+    nan = torch.nan
+    return Centrality(
+        torch.where(defined[..., None], solution.x, nan),
+        torch.where(defined, solution.error_bound, nan),
+        solution.iterations,
+        solution.converged & defined,
+        torch.where(defined, absorption.amin(-1), nan),
+        torch.where(defined, (absorption < 0).double().mean(-1), nan),
     )
 
 
-def _powers(
-    op: AttentionOperator,
-    step: Callable[[Tensor], Tensor],
-    shift: Tensor,
-    x: Tensor,
-    transposed: bool,
-) -> Iterator[tuple[Tensor, int]]:
-    """(Â + σI)ᵗ x with unit columns, for growing t."""
-    tiny = torch.finfo(x.dtype).tiny
-    if op.num_tokens <= DIRECT_TOKENS:
-        matrix = op.dense().transpose(-2, -1) if transposed else op.dense()
-        power = matrix + shift * torch.eye(op.num_tokens, dtype=x.dtype, device=x.device)
-        steps = 1
-        while True:
-            y = power @ x
-            yield y / y.norm(dim=2, keepdim=True).clamp_min(tiny), steps
-            power = power @ power
-            power = power / power.amax((-2, -1), keepdim=True).clamp_min(tiny)
-            steps *= 2
-    steps = 0
-    while True:
-        for _ in range(10):
-            x = step(x) + shift * x
-            x = x / x.norm(dim=2, keepdim=True).clamp_min(tiny)
-        steps += 10
-        yield x, steps
+def _harmonic(op: AttentionOperator) -> tuple[Tensor, Tensor]:
+    """The right Perron vector h, exactly zero off its support, and (Âh)_i / h_i, zero there."""
+    right = perron(op, "right", tol=1e-10)
+    step, h = op.double.apply, right.vector.nan_to_num(0)
+    support = h > 1e-6 * h.amax(-1, keepdim=True)
+    while True:  # with all that leads there, by however weak a link
+        wider = support | (step(support.double()) > 0)
+        if torch.equal(wider, support):
+            break
+        support = wider
+    h = h * support
+    # Steps without cancellation make small entries as exact, relative to themselves, as large.
+    for _ in range(100):
+        image = step(h)
+        growth = torch.where(support, image / h, 0.0)
+        value = right.value[..., None]
+        if bool((support & ((growth - value).abs() > 1e-10 * value)).any()):
+            h = (image + value * h) / (2 * value)
+        else:
+            break
+    return h, growth
 
 
 def series(
@@ -299,7 +291,7 @@ def series(
         gammas: one a layer, each a float or (H,).
         start: s, ``"uniform"`` or ``"class"``.
     """
-    _choice("start", start, ("uniform", "class"))
+    choice("start", start, ("uniform", "class"))
     batch, _, tokens = ops[0].shape
     s = ops[0].q.new_zeros(batch, tokens)
     if start == "uniform":
@@ -309,86 +301,21 @@ def series(
     z = torch.zeros_like(s)
     for op, gamma in zip(reversed(ops), reversed(gammas), strict=True):
         x = (s + z)[:, None].expand(op.shape)
-        z = (_survival(op, gamma).to(x.dtype) * op.apply_transposed(x)).mean(1)
+        z = (survival_per_head(op, gamma).to(x.dtype) * op.apply_transposed(x)).mean(1)
     return z
 
 
-def _solve(
+def _certified(
     op: AttentionOperator, gamma: float | Tensor, rhs: Tensor, *, transposed: bool, tol: float
 ) -> Centrality:
-    """x = (I − γÂ)⁻¹ rhs, or with Âᵀ, certified by its residual in float64.
-
-    InfSA graphs: ‖x − x*‖₂ ≤ ‖r‖₂ / (1 − γ‖Â‖_F). Softmax graphs: the columns of Pᵀ sum to 1,
-    so ‖x − x*‖₁ ≤ ‖r‖₁ / (1 − γ).
-    """
-    survival = _survival(op, gamma)  # (H, 1)
-    op64 = op.double
-    step = _multiply(op64, transposed)
-    norm = 1 if op.kind == "softmax" else 2
-    contraction = survival[..., 0] * (1 if op.kind == "softmax" else op64.frobenius_norm())
-
-    def bound(x: Tensor) -> Tensor:
-        residual = rhs + survival * step(x) - x
-        size = torch.linalg.vector_norm(x, norm, dim=-1)
-        rounding = 4 * torch.finfo(torch.float64).eps * op.num_tokens * size
-        error = (torch.linalg.vector_norm(residual, norm, dim=-1) + rounding) / (1 - contraction)
-        return torch.where(size > 0, error / size, error)
-
-    iterations = 0
-    if op.num_tokens <= DIRECT_TOKENS:
-        matrix = op64.dense()
-        matrix = matrix.transpose(-2, -1) if transposed else matrix
-        identity = torch.eye(op.num_tokens, dtype=matrix.dtype, device=matrix.device)
-        x = torch.linalg.solve(identity - survival[..., None] * matrix, rhs)
-    else:
-        x = rhs
-        limit = 10 + int(torch.log(torch.tensor(tol)) / torch.log(contraction.max()))
-        while iterations < 2 * limit and not bool((bound(x) <= tol).all()):
-            for _ in range(10):
-                x = rhs + survival * step(x)
-            iterations += 10
-    error_bound = bound(x)
-    absorption = 1 - survival * op64.row_sums()
+    """(I − γÂ)⁻¹ rhs, or with Âᵀ, and how far the walk is an absorbing chain."""
+    solution = solve(op, gamma, rhs, transposed=transposed, tol=tol)
+    absorption = 1 - survival_per_head(op, gamma) * op.double.row_sums()
     return Centrality(
-        x,
-        error_bound,
-        iterations,
-        error_bound <= tol,
+        solution.x,
+        solution.error_bound,
+        solution.iterations,
+        solution.converged,
         absorption.amin(-1),
         (absorption < 0).double().mean(-1),
     )
-
-
-def _acyclic(step: Callable[[Tensor], Tensor], alive: Tensor) -> Tensor:
-    """Which graphs have no cycle (ρ = 0), (B, H) bool.
-
-    Tokens that nothing leads to are on no cycle; they are peeled off until none is left or
-    each that is left has a predecessor.
-    """
-    while True:
-        left = alive * (step(alive) > 0)
-        if torch.equal(left, alive):
-            return (alive == 0).all(-1)
-        alive = left
-
-
-def _multiply(op: AttentionOperator, transposed: bool) -> Callable[[Tensor], Tensor]:
-    return op.apply_transposed if transposed else op.apply
-
-
-def _survival(op: AttentionOperator, gamma: float | Tensor) -> Tensor:
-    """γ as (H, 1) float64, checked."""
-    heads = op.shape[1]
-    survival = torch.as_tensor(gamma, dtype=torch.float64, device=op.q.device)
-    if survival.numel() not in (1, heads):
-        raise ValueError(
-            f"gamma must be one number or one per head ({heads}), got {survival.shape}"
-        )
-    if not bool(((survival > 0) & (survival < 1)).all()):
-        raise ValueError(f"gamma must lie in (0, 1), got {survival.flatten().tolist()}")
-    return survival.reshape(-1, 1).expand(heads, 1)
-
-
-def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

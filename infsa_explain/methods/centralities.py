@@ -19,6 +19,12 @@ def visits(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     return centrality.visits(layer.operator, request.gamma_of(layer))
 
 
+@layer_method("doob", kinds=INFSA)
+def doob(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """Expected visits of Doob's walk, Â steered by its right Perron vector: always a chain."""
+    return centrality.doob_visits(layer.operator, request.gamma_of(layer))
+
+
 @layer_method("katz", kinds=INFSA)
 def katz(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """Katz centrality emitted, (I − γÂ)⁻¹·1 − 1: further visits that a walk from a token makes."""

@@ -139,7 +139,7 @@ def _scores(result: Tensor | Centrality | Perron, operator: AttentionOperator) -
 def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tensor]:
     names = {
         Centrality: ("error_bound", "converged", "min_absorption", "invalid_rows"),
-        Perron: ("residual", "converged", "unique", "value"),
+        Perron: ("residual", "converged", "unique", "value", "second"),
     }.get(type(results[0]), ())
     return {name: torch.stack([getattr(result, name) for result in results]) for name in names}
 
