@@ -3,6 +3,18 @@
 from infsa_metrics.alignment import centred_cosine, cosine, spearman
 from infsa_metrics.deletion import DeletionCurve, PredictMasked, deletion_curve, rank_patches, srg
 from infsa_metrics.fills import FILLS, pixel_fill, register_fill
+from infsa_metrics.focus import effective_patches, entropy, gini, token_similarity
+from infsa_metrics.localization import (
+    average_precision,
+    box_mask,
+    iou_at_best,
+    iou_at_mean,
+    mass_accuracy,
+    pointing_game,
+    prevalence,
+    rank_accuracy,
+    roc_auc,
+)
 from infsa_metrics.statistics import MeanInterval, PairedTest, bootstrap_mean, holm, paired_test
 
 __all__ = [
@@ -11,15 +23,28 @@ __all__ = [
     "MeanInterval",
     "PairedTest",
     "PredictMasked",
+    "average_precision",
     "bootstrap_mean",
+    "box_mask",
     "centred_cosine",
     "cosine",
     "deletion_curve",
+    "effective_patches",
+    "entropy",
+    "gini",
     "holm",
+    "iou_at_best",
+    "iou_at_mean",
+    "mass_accuracy",
     "paired_test",
     "pixel_fill",
+    "pointing_game",
+    "prevalence",
+    "rank_accuracy",
     "rank_patches",
     "register_fill",
+    "roc_auc",
     "spearman",
     "srg",
+    "token_similarity",
 ]
