@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import infsa_explain.train as training
+from infsa_explain.checkpoints import read_checkpoint, save
 from infsa_explain.curriculum import window, window_side
 from infsa_explain.data import PhotoDigits, open_data
 from infsa_explain.data.digits import DIGIT_SIDE
-from infsa_explain.checkpoints import read_checkpoint, save
 from infsa_explain.models import load
 from infsa_explain.preprocessing import preprocess
 from infsa_explain.recipes import Recipe, recipe_for

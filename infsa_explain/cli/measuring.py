@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,15 +20,23 @@ from .options import (
     JsonOption,
     LayerOption,
     LimitOption,
+    MethodsOption,
     ModelOption,
     OutOption,
     SeedOption,
     SplitOption,
     integer,
     load_models,
+    method_names,
     open_images,
 )
 from .output import print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from torch import nn
+
+    from ..data import ImageData
 
 #: What a newcomer sees first: two methods, two controls.
 FIRST_METHODS = "visits,linear,centre,random"
@@ -37,9 +47,7 @@ def morf(
     checkpoint: CheckpointOption = None,
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
-    methods: Annotated[
-        str, typer.Option(help="Comma-separated names, or 'all' that suit the model.")
-    ] = FIRST_METHODS,
+    methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
@@ -67,7 +75,7 @@ def morf(
     images = open_images(data, split, limit, seed)
     loaded = load_models(model, checkpoint, device)
     options = evaluate.MorfOptions(
-        methods=None if methods == "all" else tuple(m.strip() for m in methods.split(",")),
+        methods=method_names(methods),
         layer=layer,
         head=head,
         gamma=gamma,
@@ -81,33 +89,68 @@ def morf(
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)
-    rows: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        advance = stack.enter_context(progress("images", len(images) * len(loaded)))
-        folder = None
-        if out is not None:
-            config = evaluate.describe_run("morf", loaded, images, options)
-            folder = stack.enter_context(evaluate.RunFolder(out, config, force=force))
-        for name, each in loaded.items():
-            rows += evaluate.evaluate_morf(
-                each,
-                images,
-                options,
-                name=name,
-                on_row=folder.write if folder else lambda row: None,
-                on_image=advance,
-            )
-    summaries = report.summarise_morf(rows)
-    if folder is not None:
-        report.write_morf(folder.path, rows)
+    run = _measure("morf", evaluate.evaluate_morf, loaded, images, options, out, force)
+    summaries = report.summarise_morf(run.rows)
+    if run.folder is not None:
+        report.write_morf(run.folder, run.rows)
     if as_json:
         print_json(summaries)
         return
     points = "one patch a step" if options.steps is None else f"{options.steps} steps"
     title = f"{images.name}, {len(images)} images, layer {layer}, fill {fill}, {points}; percent"
     print_table(title, report.MORF_HEADINGS, report.morf_table(summaries))
-    if folder is not None:
-        print(f"\nwritten to {folder.path}/: summary.md, curves.png, rows.jsonl, config.json")
+    if run.folder is not None:
+        print(f"\nwritten to {run.folder}/: summary.md, curves.png, rows.jsonl, config.json")
+
+
+def boxes(
+    model: ModelOption = [LINEAR_DIGITS],  # noqa: B006  (typer copies it)
+    checkpoint: CheckpointOption = None,
+    data: DataOption = "photo-digits",
+    split: SplitOption = "val",
+    methods: MethodsOption = FIRST_METHODS,
+    layer: LayerOption = "last",
+    head: HeadOption = None,
+    gamma: GammaOption = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Of the pointing game, as a share of the shorter side.")
+    ] = 15 / 224,
+    limit: LimitOption = 200,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare maps with the objects' boxes: PR-AUC and its relatives.
+
+    Example: infsa-explain boxes --methods all --limit 500 --out runs/boxes
+    """
+    from .. import evaluate, report
+
+    images = open_images(data, split, limit, seed)
+    loaded = load_models(model, checkpoint, device)
+    options = evaluate.BoxOptions(
+        methods=method_names(methods),
+        layer=layer,
+        head=head,
+        gamma=gamma,
+        seed=seed,
+        tolerance=tolerance,
+    )
+    for each in loaded.values():
+        evaluate.choose_methods(each, options.methods)
+    run = _measure("boxes", evaluate.evaluate_boxes, loaded, images, options, out, force)
+    summaries = report.summarise_boxes(run.rows)
+    if run.folder is not None:
+        report.write_boxes(run.folder, run.rows)
+    if as_json:
+        print_json(summaries)
+        return
+    title = f"{images.name}, {len(images)} images, layer {layer}; percent"
+    print_table(title, report.BOX_HEADINGS, report.box_table(summaries))
+    if run.folder is not None:
+        print(f"\nwritten to {run.folder}/: summary.md, rows.jsonl, config.json")
 
 
 def align(
@@ -158,25 +201,10 @@ def align(
     )
     if side not in ("left", "right"):
         raise ValueError(f"--side must be 'left' or 'right', got {side!r}")
-    rows: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        advance = stack.enter_context(progress("images", len(images) * len(loaded)))
-        folder = None
-        if out is not None:
-            config = evaluate.describe_run("align", loaded, images, options)
-            folder = stack.enter_context(evaluate.RunFolder(out, config, force=force))
-        for name, each in loaded.items():
-            rows += evaluate.evaluate_alignment(
-                each,
-                images,
-                options,
-                name=name,
-                on_row=folder.write if folder else lambda row: None,
-                on_image=advance,
-            )
-    vectors, layers = report.summarise_alignment(rows), report.summarise_layers(rows)
-    if folder is not None:
-        report.write_alignment(folder.path, rows)
+    run = _measure("align", evaluate.evaluate_alignment, loaded, images, options, out, force)
+    vectors, layers = report.summarise_alignment(run.rows), report.summarise_layers(run.rows)
+    if run.folder is not None:
+        report.write_alignment(run.folder, run.rows)
     if as_json:
         print_json(vectors)
         return
@@ -184,5 +212,37 @@ def align(
     print_table(title, report.ALIGNMENT_HEADINGS, report.alignment_table(vectors))
     print_table("\n`linear` by layer", report.LAYER_HEADINGS, report.layer_table(layers))
     print(f"\npublished: cosine {PUBLISHED_COSINE} (arXiv 2603.00175), without a control")
-    if folder is not None:
-        print(f"written to {folder.path}/: summary.md, alignment.png, rows.jsonl, config.json")
+    if run.folder is not None:
+        print(f"written to {run.folder}/: summary.md, alignment.png, rows.jsonl, config.json")
+
+
+class _Run(NamedTuple):
+    """What a measure gave: its rows, and the run folder where there is one."""
+
+    rows: list[dict[str, Any]]
+    folder: Path | None
+
+
+def _measure(
+    command: str,
+    measure: Callable[..., list[dict[str, Any]]],
+    models: dict[str, nn.Module],
+    images: ImageData,
+    options: DataclassInstance,
+    out: Path | None,
+    force: bool,
+) -> _Run:
+    """Apply a measure to every model; the rows go to a run folder as they come."""
+    from ..evaluate import RunFolder, describe_run
+
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        advance = stack.enter_context(progress("images", len(images) * len(models)))
+        folder = None
+        if out is not None:
+            config = describe_run(command, models, images, options)
+            folder = stack.enter_context(RunFolder(out, config, force=force))
+        on_row = (lambda row: None) if folder is None else folder.write
+        for name, model in models.items():
+            rows += measure(model, images, options, name=name, on_row=on_row, on_image=advance)
+    return _Run(rows, None if folder is None else folder.path)

@@ -23,12 +23,14 @@ __all__ = [
     "JsonOption",
     "LayerOption",
     "LimitOption",
+    "MethodsOption",
     "ModelOption",
     "OutOption",
     "SeedOption",
     "SplitOption",
     "integer",
     "load_models",
+    "method_names",
     "open_images",
     "torch_device",
 ]
@@ -43,6 +45,9 @@ CheckpointOption = Annotated[
     Path | None, typer.Option(help="Weights for --model: safetensors, or a torch state dict.")
 ]
 DataOption = Annotated[str, typer.Option(help="photo-digits, or a folder of images by class.")]
+MethodsOption = Annotated[
+    str, typer.Option(help="Comma-separated names, or 'all' that suit the model.")
+]
 LayerOption = Annotated[str, typer.Option(help="Layer index, 'last', or 'mean' over all.")]
 HeadOption = Annotated[int | None, typer.Option(help="Head index; the mean over heads if omitted.")]
 GammaOption = Annotated[
@@ -81,6 +86,11 @@ def open_images(data: str, split: str, limit: int, seed: int) -> ImageData:
     if split not in ("val", "train"):
         raise ValueError(f"--split must be 'val' or 'train', got {split!r}")
     return open_data(data, split="train" if split == "train" else "val", size=limit, seed=seed)
+
+
+def method_names(methods: str) -> tuple[str, ...] | None:
+    """The names that --methods lists; None for all that suit the model."""
+    return None if methods == "all" else tuple(name.strip() for name in methods.split(","))
 
 
 def torch_device(name: str) -> str:

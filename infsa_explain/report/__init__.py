@@ -22,9 +22,15 @@ from .deletion import (
     summarise_morf,
     write_morf,
 )
+from .localization import BOX_HEADINGS, BoxSummary, box_table, summarise_boxes, write_boxes
 from .tables import Difference
 
 __all__ = [
+    "write_boxes",
+    "summarise_boxes",
+    "box_table",
+    "BoxSummary",
+    "BOX_HEADINGS",
     "ALIGNMENT_HEADINGS",
     "LAYER_HEADINGS",
     "MORF_HEADINGS",

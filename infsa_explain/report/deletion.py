@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from ..evaluate.runs import Row
 from .tables import (
+    CONTROLS,
     PALETTE,
     Difference,
     difference_cell,
-    differences,
+    differences_to_controls,
     interval_cell,
     markdown,
     unique,
@@ -39,8 +40,6 @@ __all__ = [
     "summarise_morf",
     "write_morf",
 ]
-
-CONTROLS = ("random", "centre")
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,15 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["model"], []).append(row)
-    differences = _differences(groups)
+    over = differences_to_controls(
+        {
+            model: {
+                method: _values(own, method, "morf", "aoc", unique(own, "image"))
+                for method in unique(own, "method")
+            }
+            for model, own in groups.items()
+        }
+    )
     summaries = []
     for model, own in groups.items():
         images = unique(own, "image")
@@ -92,27 +99,11 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
                     bootstrap_mean(auc),
                     bootstrap_mean(lerf),
                     bootstrap_mean(lerf - auc),
-                    differences.get((model, method), {}),
+                    over.get((model, method), {}),
                     float(np.mean(_values(own, method, "morf", "tied", images))),
                 )
             )
     return summaries
-
-
-def _differences(groups: dict[str, list[Row]]) -> dict[tuple[str, str], dict[str, Difference]]:
-    """(model, method) → control → difference, for every method that is no control."""
-    pairs = {}
-    for model, own in groups.items():
-        images, methods = unique(own, "image"), unique(own, "method")
-        aoc = {method: _values(own, method, "morf", "aoc", images) for method in methods}
-        for method in methods:
-            if method not in CONTROLS:
-                for control in (c for c in CONTROLS if c in aoc):
-                    pairs[model, method, control] = aoc[method], aoc[control]
-    found: dict[tuple[str, str], dict[str, Difference]] = {}
-    for (model, method, control), difference in differences(pairs).items():
-        found.setdefault((model, method), {})[control] = difference
-    return found
 
 
 def _values(

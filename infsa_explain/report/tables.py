@@ -12,9 +12,21 @@ from numpy.typing import NDArray
 
 from ..evaluate.runs import Row
 
-__all__ = ["Difference", "difference_cell", "differences", "interval_cell", "markdown", "unique"]
+__all__ = [
+    "CONTROLS",
+    "PALETTE",
+    "Difference",
+    "difference_cell",
+    "differences",
+    "differences_to_controls",
+    "interval_cell",
+    "markdown",
+    "unique",
+]
 
 Key = TypeVar("Key", bound=Hashable)
+#: Maps that look at nothing, which every method is compared with.
+CONTROLS = ("random", "centre")
 #: Okabe and Ito's palette, told apart with any colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
@@ -48,6 +60,28 @@ def differences(
         )
         for (key, test), p in zip(tests.items(), corrected, strict=True)
     }
+
+
+def differences_to_controls(
+    values: Mapping[str, Mapping[str, NDArray[np.float64]]],
+) -> dict[tuple[str, str], dict[str, Difference]]:
+    """(model, method) → control → difference, for every method that is no control.
+
+    Args:
+        values: model → method → a measure per image (n,), of the same images in the same order.
+    """
+    pairs = {
+        (model, method, control): (own[method], own[control])
+        for model, own in values.items()
+        for method in own
+        if method not in CONTROLS
+        for control in CONTROLS
+        if control in own
+    }
+    found: dict[tuple[str, str], dict[str, Difference]] = {}
+    for (model, method, control), difference in differences(pairs).items():
+        found.setdefault((model, method), {})[control] = difference
+    return found
 
 
 def unique(rows: Iterable[Row], field: str) -> list[str]:
