@@ -26,7 +26,8 @@ def small(name="infvit_linear_digits"):
     torch.manual_seed(0)
     network = timm.create_model(name, img_size=56, depth=2, embed_dim=32, num_heads=4)
     for block in network.blocks:  # no longer as initialised
-        torch.nn.init.normal_(block.attn.qkv.weight, std=0.15)
+        torch.nn.init.normal_(block.attn.qkv.weight, std=0.1)
+        torch.nn.init.constant_(block.attn.qkv.bias, 0.5)
     return network.eval()
 
 
@@ -54,7 +55,7 @@ def cos(a, b):
 def test_agreement_is_that_of_scipys_eigenvector(model, side):
     rows = evaluate_alignment(model, DATA, AlignmentOptions(side=side, tol=1e-10))
     assert len(rows) == 3 * 2 * 4
-    layers = layers_of(model)
+    layers, ranked = layers_of(model), 0
     for row in rows:
         op = layers[row["layer"]].operator
         image = [DATA[i].image_id for i in range(3)].index(row["image"])
@@ -71,9 +72,12 @@ def test_agreement_is_that_of_scipys_eigenvector(model, side):
             if name != "uniform":
                 r, rho = scipy.stats.pearsonr(v, vector), scipy.stats.spearmanr(v, vector)
                 assert row["centred"][name] == pytest.approx(r.statistic, abs=1e-5)
-                assert row["spearman"][name] == pytest.approx(rho.statistic, abs=1e-3)
+                if vector.min() > 1e-9:  # else SciPy ranks what rounding left of zero
+                    assert row["spearman"][name] == pytest.approx(rho.statistic, abs=1e-3)
+                    ranked += 1
         assert row["centred"]["uniform"] is row["spearman"]["uniform"] is None
         assert row["converged"] and row["unique"] and not row["dead"]
+    assert ranked > 20
 
 
 def test_the_weights_of_the_mean_query_and_of_k_steps(model):
@@ -147,7 +151,12 @@ def test_rows_come_as_they_are_ready_and_the_model_is_left_alone(model):
     assert seen == rows and images == [2, 1] and {row["model"] for row in rows} == {"m"}
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     alone = evaluate_alignment(model, DATA, AlignmentOptions(batch_size=1))
-    for a, b in zip(rows, alone, strict=False):
+
+    def key(row):
+        return row["image"], row["layer"], row["head"]
+
+    for a, b in zip(sorted(rows, key=key), sorted(alone, key=key), strict=True):
+        assert key(a) == key(b)
         assert a["cosine"]["linear"] == pytest.approx(b["cosine"]["linear"], abs=1e-5)
 
 
