@@ -297,7 +297,7 @@ def load(
         names = json.loads(metadata.get("classes", "null"))
     else:
         weights = None
-        if checkpoint is None and model in BUNDLED:
+        if pretrained and checkpoint is None and model in BUNDLED:
             names = json.loads(read_checkpoint(weights_file(str(model)))[1]["classes"])
         built = _from_registry(os.fspath(model), pretrained and checkpoint is None, kwargs)
         if names and len(names) != built.num_classes:

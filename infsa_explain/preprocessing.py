@@ -62,7 +62,7 @@ def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width
     framed = BoundingBoxes(  # float64, for integers would be cut
         torch.as_tensor(boxes, dtype=torch.float64), format="XYXY", canvas_size=(height, width)
     )
-    blank = Image.new("1", (width, height))  # takes each step, to tell the size that comes of it
+    blank = Image.new("1", (width, height))  # resized likewise, to tell the size that comes of it
     for step in create_transform(
         **data_config(model), is_training=False, normalize=False
     ).transforms:
@@ -70,8 +70,8 @@ def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width
             blank = step(blank)
             framed = v2.functional.resize(framed, [blank.height, blank.width])
         elif isinstance(step, (transforms.CenterCrop, CenterCropOrPad)):
-            blank = step(blank)
-            framed = v2.functional.center_crop(framed, [blank.height, blank.width])
+            framed = v2.functional.center_crop(framed, list(step.size))
+            blank = Image.new("1", step.size[::-1])
         elif type(step).__name__ != "MaybePILToTensor":
             raise ValueError(f"boxes cannot follow {type(step).__name__} of the preprocessing")
     edges: Tensor = v2.functional.clamp_bounding_boxes(framed).as_subclass(Tensor)

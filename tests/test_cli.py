@@ -57,6 +57,52 @@ def test_json_is_the_summary(cli):
     assert summary["aoc"]["n"] == 2
 
 
+def test_align_on_the_bundled_model_writes_a_run(cli, tmp_path):
+    out = tmp_path / "run"
+    code, stdout, _ = cli("align", "--limit", 2, "--layer", "last", "--steps", "2", "--out", out)
+    assert code == 0
+    vectors = ("linear", "linear-k2", "degree", "mean-query", "uniform", "untrained")
+    assert all(f" {name} " in stdout for name in vectors)
+    assert "published: cosine 0.985" in stdout and "[95%]" in stdout
+    assert {path.name for path in out.iterdir()} == {
+        "alignment.png",
+        "alignment.svg",
+        "config.json",
+        "rows.jsonl",
+        "summary.json",
+        "summary.md",
+    }
+
+
+def test_align_at_another_size_without_weights(cli):
+    code, stdout, _ = cli(
+        "align",
+        "--model",
+        "vit_softmax_digits",
+        "--untrained",
+        "--size",
+        64,
+        "--limit",
+        1,
+        "--json",
+    )
+    assert code == 0
+    assert [v["vector"] for v in json.loads(stdout)] == [
+        "linear",
+        "degree",
+        "mean-query",
+        "uniform",
+    ]
+
+
+def test_boxes_on_the_bundled_model_writes_a_run(cli, tmp_path):
+    code, stdout, _ = cli("boxes", "--limit", 3, "--out", tmp_path / "run")
+    assert code == 0
+    assert "PR-AUC ↑ [95%]" in stdout and "prevalence" in stdout
+    rows = (tmp_path / "run" / "rows.jsonl").read_text().splitlines()
+    assert len(rows) == 3 * 4
+
+
 def test_map_writes_an_overlay_and_the_raw_map(cli, tmp_path):
     photo = tmp_path / "a photo, wide.png"
     pixels = np.random.default_rng(0).integers(0, 256, (90, 140, 3), dtype=np.uint8)

@@ -8,7 +8,7 @@ import timm
 import torch
 
 from infsa_explain import models  # noqa: F401  (registers the names)
-from infsa_explain.preprocessing import data_config, preprocess, visible_region
+from infsa_explain.preprocessing import data_config, frame_boxes, preprocess, visible_region
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +89,39 @@ class TestVisibleRegion:
         image = ramp(100, 200)
         region = visible_region(vit(64, crop_mode="squash", crop_pct=1.0), image)
         assert np.array_equal(region, image)
+
+
+@pytest.mark.parametrize("shape", [(300, 500), (224, 224), (500, 240), (60, 640)])
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"crop_pct": 1.0}, {"crop_mode": "squash"}, {"crop_mode": "border"}, {"rect": True}],
+    ids=["centre", "whole", "squash", "border", "rectangle"],
+)
+def test_boxes_follow_the_pixels(shape, config):
+    """A white rectangle, preprocessed, is where its box says, to within interpolation."""
+    size = (96, 160) if config.pop("rect", False) else (96, 96)
+    model = timm.create_model("vit_tiny_patch16_224", img_size=size, depth=1)
+    model.pretrained_cfg = model.pretrained_cfg | config
+    height, width = shape
+    box = np.array([[0.3 * width, 0.25 * height, 0.62 * width, 0.8 * height]]).round()
+    x0, y0, x1, y1 = box[0].astype(int)
+    image = np.zeros((*shape, 3), dtype=np.uint8)
+    image[y0:y1, x0:x1] = 255
+    pixels = preprocess(model, image)[0].mean(0)
+    inside = pixels > 0.5  # black is −1, white 1, and a border, of the mean colour, 0
+    framed = frame_boxes(model, box, height, width)
+    expected = torch.zeros(size, dtype=torch.bool)
+    left, top, right, bottom = framed[0].round().int().tolist()
+    expected[top:bottom, left:right] = True
+    differ = (inside != expected).float().mean()
+    assert differ < 0.03, (framed, differ)
+    assert expected.any()
+
+
+def test_a_box_cropped_away_reversed_or_empty_has_no_area():
+    model = timm.create_model("vit_tiny_patch16_224", img_size=64, depth=1)
+    boxes = np.array([[0, 0, 40, 60], [90, 50, 70, 20], [100, 9, 100, 50], [-9, -9, 400, 90]])
+    framed = frame_boxes(model, boxes, 60, 300)
+    area = (framed[:, 2] - framed[:, 0]) * (framed[:, 3] - framed[:, 1])
+    assert area.tolist() == [0, 0, 0, 64 * 64]
+    assert frame_boxes(model, np.zeros((0, 4)), 60, 300).shape == (0, 4)

@@ -36,7 +36,7 @@ def print_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str,
         table.add_column(heading, no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    natural = Console(width=10_000).measure(table).maximum
+    natural = Console(markup=False, width=10_000).measure(table).maximum
     Console(markup=False, highlight=False, width=natural).print(table)
 
 

@@ -90,9 +90,9 @@ def unique(rows: Iterable[Row], field: str) -> list[str]:
 
 
 def interval_cell(value: MeanInterval, scale: float = 100, spec: str = ".1f") -> str:
-    """``mean [low, high]``, in percent unless ``scale`` says otherwise."""
+    """``mean [low, high]``, in percent unless ``scale`` says otherwise; [—] for one image."""
     mean, low, high = (format(scale * x, spec) for x in (value.mean, value.low, value.high))
-    return f"{mean} [{low}, {high}]"
+    return f"{mean} [—]" if value.n < 2 else f"{mean} [{low}, {high}]"
 
 
 def difference_cell(difference: Difference | None, scale: float = 100, spec: str = "+.1f") -> str:
@@ -100,6 +100,8 @@ def difference_cell(difference: Difference | None, scale: float = 100, spec: str
     if difference is None:
         return "—"
     p = difference.p_value
+    if difference.interval.n < 2:
+        return interval_cell(difference.interval, scale, spec)
     p_cell = "<0.001" if p < 0.001 else f"{p:.3f}"
     return f"{interval_cell(difference.interval, scale, spec)} p {p_cell}"
 
