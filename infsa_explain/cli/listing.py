@@ -23,3 +23,4 @@ def methods() -> None:
 
     rows = [(m.name, ", ".join(sorted(m.kinds)), m.summary) for m in METHODS.values()]
     print_table("map methods", ("name", "attention", "what it is"), rows)
+    print("\nuntrained-NAME, as in untrained-visits: a control, the map of the model untrained")

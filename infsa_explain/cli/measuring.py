@@ -99,6 +99,7 @@ def morf(
     points = "one patch a step" if options.steps is None else f"{options.steps} steps"
     title = f"{images.name}, {len(images)} images, layer {layer}, fill {fill}, {points}; percent"
     print_table(title, report.MORF_HEADINGS, report.morf_table(summaries))
+    print(report.caution(s.aoc for s in summaries), end="")
     if run.folder is not None:
         print(f"\nwritten to {run.folder}/: summary.md, curves.png, rows.jsonl, config.json")
 
@@ -149,6 +150,7 @@ def boxes(
         return
     title = f"{images.name}, {len(images)} images, layer {layer}; percent"
     print_table(title, report.BOX_HEADINGS, report.box_table(summaries))
+    print(report.caution(s.measures["ap"] for s in summaries), end="")
     if run.folder is not None:
         print(f"\nwritten to {run.folder}/: summary.md, rows.jsonl, config.json")
 
@@ -211,6 +213,7 @@ def align(
     title = f"{images.name}, {len(images)} images: agreement with the {side} Perron vector"
     print_table(title, report.ALIGNMENT_HEADINGS, report.alignment_table(vectors))
     print_table("\n`linear` by layer", report.LAYER_HEADINGS, report.layer_table(layers))
+    print(report.caution(s.cosine for s in vectors), end="")
     print(f"\npublished: cosine {PUBLISHED_COSINE} (arXiv 2603.00175), without a control")
     if run.folder is not None:
         print(f"written to {run.folder}/: summary.md, alignment.png, rows.jsonl, config.json")

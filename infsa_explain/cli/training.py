@@ -23,7 +23,9 @@ def train(
     ] = False,
     init: Annotated[Path | None, typer.Option(help="Checkpoint to start from.")] = None,
     device: DeviceOption = "auto",
-    amp: Annotated[bool, typer.Option("--amp", help="bfloat16 autocast.")] = False,
+    amp: Annotated[
+        bool | None, typer.Option("--amp/--no-amp", help="bfloat16 autocast, if not the recipe's.")
+    ] = None,
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
@@ -41,7 +43,7 @@ def train(
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
-        amp=amp or None,
+        amp=amp,
         seed=seed,
         model_args={"accumulate": True} if accumulate else None,
     )

@@ -23,7 +23,7 @@ from .deletion import (
     write_morf,
 )
 from .localization import BOX_HEADINGS, BoxSummary, box_table, summarise_boxes, write_boxes
-from .tables import Difference
+from .tables import Difference, caution
 
 __all__ = [
     "write_boxes",
@@ -39,6 +39,7 @@ __all__ = [
     "LayerSummary",
     "MorfSummary",
     "alignment_table",
+    "caution",
     "layer_table",
     "mean_curves",
     "morf_markdown",

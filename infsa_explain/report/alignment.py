@@ -19,7 +19,15 @@ from infsa_metrics import MeanInterval, bootstrap_mean
 from numpy.typing import NDArray
 
 from ..evaluate.runs import Row
-from .tables import Difference, difference_cell, differences, interval_cell, markdown, unique
+from .tables import (
+    Difference,
+    caution,
+    difference_cell,
+    differences,
+    interval_cell,
+    markdown,
+    unique,
+)
 
 __all__ = [
     "ALIGNMENT_HEADINGS",
@@ -237,6 +245,7 @@ def write_alignment(folder: Path, rows: Sequence[Row]) -> None:
         markdown(ALIGNMENT_HEADINGS, alignment_table(vectors))
         + "\n"
         + markdown(LAYER_HEADINGS, layer_table(layers))
+        + caution(summary.cosine for summary in vectors)
     )
     figure = plot_alignment(rows)
     figure.savefig(folder / "alignment.png", dpi=150)

@@ -23,6 +23,7 @@ from .tables import (
     CONTROLS,
     PALETTE,
     Difference,
+    caution,
     difference_cell,
     differences_to_controls,
     interval_cell,
@@ -154,7 +155,7 @@ def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
 
 def morf_markdown(summaries: Sequence[MorfSummary]) -> str:
     """The table in Markdown."""
-    return markdown(MORF_HEADINGS, morf_table(summaries))
+    return markdown(MORF_HEADINGS, morf_table(summaries)) + caution(s.aoc for s in summaries)
 
 
 def write_morf(folder: Path, rows: Sequence[Row]) -> list[MorfSummary]:

@@ -19,6 +19,7 @@ from ..evaluate.runs import Row
 from .tables import (
     CONTROLS,
     Difference,
+    caution,
     difference_cell,
     differences_to_controls,
     interval_cell,
@@ -123,4 +124,6 @@ def write_boxes(folder: Path, rows: Sequence[Row]) -> None:
     summaries = summarise_boxes(rows)
     payload = [asdict(summary) for summary in summaries]
     (folder / "summary.json").write_text(json.dumps(payload, indent=2) + "\n")
-    (folder / "summary.md").write_text(markdown(BOX_HEADINGS, box_table(summaries)))
+    (folder / "summary.md").write_text(
+        markdown(BOX_HEADINGS, box_table(summaries)) + caution(s.measures["ap"] for s in summaries)
+    )

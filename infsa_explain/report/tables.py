@@ -16,6 +16,7 @@ __all__ = [
     "CONTROLS",
     "PALETTE",
     "Difference",
+    "caution",
     "difference_cell",
     "differences",
     "differences_to_controls",
@@ -27,6 +28,8 @@ __all__ = [
 Key = TypeVar("Key", bound=Hashable)
 #: Maps that look at nothing, which every method is compared with.
 CONTROLS = ("random", "centre")
+#: Below so many images a bootstrap interval covers the mean too seldom.
+MINIMUM_IMAGES = 30
 #: Okabe and Ito's palette, told apart with any colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
@@ -104,6 +107,17 @@ def difference_cell(difference: Difference | None, scale: float = 100, spec: str
         return interval_cell(difference.interval, scale, spec)
     p_cell = "<0.001" if p < 0.001 else f"{p:.3f}"
     return f"{interval_cell(difference.interval, scale, spec)} p {p_cell}"
+
+
+def caution(intervals: Iterable[MeanInterval]) -> str:
+    """A sentence where some mean has too few images for its interval, otherwise nothing."""
+    fewest = min((interval.n for interval in intervals), default=MINIMUM_IMAGES)
+    if fewest >= MINIMUM_IMAGES:
+        return ""
+    return (
+        f"\ncaution: {fewest} images; with fewer than {MINIMUM_IMAGES}, bootstrap intervals are too "
+        "narrow and tests say little\n"
+    )
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
