@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import timm
@@ -15,9 +13,7 @@ from infsa_explain.data import PhotoDigits, Subset
 from infsa_explain.data.samples import Sample
 from infsa_explain.evaluate import (
     MorfOptions,
-    RunFolder,
     choose_methods,
-    describe_run,
     evaluate_morf,
     fingerprint,
 )
@@ -154,34 +150,3 @@ def test_methods_are_checked_before_any_work(model):
         choose_methods(model, ["pagerankk"])
     with pytest.raises(ValueError, match="unknown fill 'grey'"):
         evaluate_morf(model, DATA, MorfOptions(("degree",), fill="grey"))
-
-
-def test_run_folder_keeps_rows_and_is_not_written_over(tmp_path, model):
-    config = describe_run("morf", {"m": model}, DATA, MorfOptions())
-    with RunFolder(tmp_path / "run", config) as folder:
-        assert not (tmp_path / "run").exists()
-        folder.write({"image": "a", "aoc": None})
-        # Flushed: readable before the run is closed, as it would be after a kill.
-        row = json.loads((tmp_path / "run" / "rows.jsonl").read_text())
-        assert row == {"image": "a", "aoc": None}
-    stored = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert stored["models"]["m"]["weights"] == fingerprint(model)
-    assert stored["data"]["fingerprint"] == DATA.fingerprint()
-    assert stored["options"]["fill"] == "mean"
-    with pytest.raises(ValueError, match="holds a run already"):
-        RunFolder(tmp_path / "run", config)
-    with RunFolder(tmp_path / "run", config, force=True) as folder:
-        folder.write({"image": "b"})
-    assert json.loads((tmp_path / "run" / "rows.jsonl").read_text()) == {"image": "b"}
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="is a file"):
-        RunFolder(tmp_path / "file", config)
-
-
-def test_fingerprint_changes_with_a_weight(model):
-    before = fingerprint(model)
-    with torch.no_grad():
-        model.head.bias[0] += 1
-    assert fingerprint(model) != before
-    with torch.no_grad():
-        model.head.bias[0] -= 1

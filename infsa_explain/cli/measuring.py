@@ -23,6 +23,7 @@ from .options import (
     MethodsOption,
     ModelOption,
     OutOption,
+    ResumeOption,
     SeedOption,
     SplitOption,
     integer,
@@ -62,6 +63,7 @@ def morf(
     seed: SeedOption = 0,
     out: OutOption = None,
     force: ForceOption = False,
+    resume: ResumeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove patches, most relevant first, and watch the prediction go: MoRF-AOC.
@@ -89,7 +91,7 @@ def morf(
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)
-    run = _measure("morf", evaluate.evaluate_morf, loaded, images, options, out, force)
+    run = _measure("morf", evaluate.evaluate_morf, loaded, images, options, out, force, resume)
     summaries = report.summarise_morf(run.rows)
     if run.folder is not None:
         report.write_morf(run.folder, run.rows)
@@ -121,6 +123,7 @@ def boxes(
     seed: SeedOption = 0,
     out: OutOption = None,
     force: ForceOption = False,
+    resume: ResumeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare maps with the objects' boxes: PR-AUC and its relatives.
@@ -141,7 +144,7 @@ def boxes(
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)
-    run = _measure("boxes", evaluate.evaluate_boxes, loaded, images, options, out, force)
+    run = _measure("boxes", evaluate.evaluate_boxes, loaded, images, options, out, force, resume)
     summaries = report.summarise_boxes(run.rows)
     if run.folder is not None:
         report.write_boxes(run.folder, run.rows)
@@ -178,6 +181,7 @@ def align(
     seed: SeedOption = 0,
     out: OutOption = None,
     force: ForceOption = False,
+    resume: ResumeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare Linear-InfSA's weights with the Perron vector they stand for, and with what is free.
@@ -203,7 +207,9 @@ def align(
     )
     if side not in ("left", "right"):
         raise ValueError(f"--side must be 'left' or 'right', got {side!r}")
-    run = _measure("align", evaluate.evaluate_alignment, loaded, images, options, out, force)
+    run = _measure(
+        "align", evaluate.evaluate_alignment, loaded, images, options, out, force, resume
+    )
     vectors, layers = report.summarise_alignment(run.rows), report.summarise_layers(run.rows)
     if run.folder is not None:
         report.write_alignment(run.folder, run.rows)
@@ -234,8 +240,10 @@ def _measure(
     options: DataclassInstance,
     out: Path | None,
     force: bool,
+    resume: bool,
 ) -> _Run:
     """Apply a measure to every model; the rows go to a run folder as they come."""
+    from ..data import Subset
     from ..evaluate import RunFolder, describe_run
 
     rows: list[dict[str, Any]] = []
@@ -244,8 +252,23 @@ def _measure(
         folder = None
         if out is not None:
             config = describe_run(command, models, images, options)
-            folder = stack.enter_context(RunFolder(out, config, force=force))
-        on_row = (lambda row: None) if folder is None else folder.write
+            folder = stack.enter_context(RunFolder(out, config, force=force, resume=resume))
+            rows += folder.rows
         for name, model in models.items():
-            rows += measure(model, images, options, name=name, on_row=on_row, on_image=advance)
+            done = 0 if folder is None else folder.done.get(name, 0)
+            advance(done)
+
+            def on_image(count: int, name: str = name) -> None:
+                if folder is not None:
+                    folder.commit(name, count)
+                advance(count)
+
+            rows += measure(
+                model,
+                Subset(images, range(done, len(images))) if done else images,
+                options,
+                name=name,
+                on_row=(lambda row: None) if folder is None else folder.write,
+                on_image=on_image,
+            )
     return _Run(rows, None if folder is None else folder.path)

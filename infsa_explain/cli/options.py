@@ -26,6 +26,7 @@ __all__ = [
     "MethodsOption",
     "ModelOption",
     "OutOption",
+    "ResumeOption",
     "SeedOption",
     "SplitOption",
     "integer",
@@ -59,6 +60,7 @@ SplitOption = Annotated[str, typer.Option(help="val or train.")]
 LimitOption = Annotated[int, typer.Option(help="Number of images.")]
 OutOption = Annotated[Path | None, typer.Option(help="Run folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Write over a run in --out.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
