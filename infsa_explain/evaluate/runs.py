@@ -83,7 +83,9 @@ class RunFolder:
         if differ:
             raise ValueError(f"{self.path} holds another run: {'; '.join(differ)}")
         progress, rows = self.path / "progress.json", self.path / "rows.jsonl"
-        state = json.loads(progress.read_text()) if progress.exists() else {"bytes": 0, "done": {}}
+        state: dict[str, Any] = {"bytes": 0, "done": {}}
+        if progress.exists():
+            state = json.loads(progress.read_text())
         self.done = state["done"]
         if rows.exists():
             os.truncate(rows, state["bytes"])  # what was not committed is done again
