@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .conversion import convert
     from .evaluate import evaluate_morf
     from .graphs import Graphs, capture
     from .heatmap import overlay
@@ -23,6 +24,7 @@ _HOME = {
     "Explanation": "methods",
     "Graphs": "graphs",
     "capture": "graphs",
+    "convert": "conversion",
     "evaluate_morf": "evaluate",
     "explain": "methods",
     "load": "models",
@@ -35,6 +37,7 @@ __all__ = [
     "Explanation",
     "Graphs",
     "capture",
+    "convert",
     "evaluate_morf",
     "explain",
     "load",

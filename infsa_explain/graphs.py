@@ -1,24 +1,41 @@
 """Capture: the token graph of every attention layer of a Vision Transformer, in one pass.
 
 Queries and keys are read from the tokens that enter each attention layer, so that fused
-attention is no obstacle and the model computes exactly what it computes without us. A model
-family is one function, registered with :func:`attention_family`.
+attention is no obstacle and the model computes exactly what it computes without us. How to read
+the layers of a model family is said in :mod:`infsa_explain.families`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
-from timm.layers.attention import Attention
 from torch import Tensor, nn
 
-from .attention import INITIAL_GAMMA, LinearInfSA, PureInfSA, linear_weights
+from .attention import INITIAL_GAMMA, linear_weights
+from .families import (
+    AttentionFamily,
+    Layout,
+    attention_family,
+    attention_of,
+    known_attention,
+    known_models,
+    model_of,
+    refusal,
+)
 from .operator import AttentionOperator
 
-__all__ = ["Graphs", "attention_family", "attention_kinds", "capture", "dead_heads"]
+__all__ = [
+    "Graphs",
+    "attention_family",
+    "attention_kinds",
+    "capture",
+    "dead_heads",
+    "patch_grid",
+]
 
 
 class Layer(NamedTuple):
@@ -35,65 +52,17 @@ class Layer(NamedTuple):
     kind: str
 
 
-class Reading(NamedTuple):
-    """q and k of an attention module (B, H, N, d), γ per head (H,), and the softmax's scale."""
-
-    q: Tensor
-    k: Tensor
-    gamma: Tensor
-    scale: float | None = None
-
-
-class Family(NamedTuple):
-    kind: str
-    read: Callable[[Any, Tensor], Reading]
-
-    def layer(self, module: nn.Module, x: Tensor) -> Layer:
-        q, k, gamma, scale = self.read(module, x)
-        graph: Literal["infsa", "softmax"] = "softmax" if self.kind == "softmax" else "infsa"
-        operator = AttentionOperator(q, k, graph, scale=scale)
-        return Layer(operator, gamma.detach().float(), self.kind)
-
-
-Reader = Callable[[Any, Tensor], Reading]
-_FAMILIES: dict[type[nn.Module], Family] = {}
-
-
-def attention_family(attention: type[nn.Module], kind: str) -> Callable[[Reader], Reader]:
-    """Register how to read q and k of an attention module from the tokens that enter it."""
-
-    def register(reader: Reader) -> Reader:
-        _FAMILIES[attention] = Family(kind, reader)
-        return reader
-
-    return register
-
-
-@attention_family(PureInfSA, "pure")
-@attention_family(LinearInfSA, "linear")
-def _infsa(module: PureInfSA | LinearInfSA, x: Tensor) -> Reading:
-    q, k, _ = module.queries_keys_values(x)
-    return Reading(q, k, module.gamma)
-
-
-@attention_family(Attention, "softmax")
-def _timm_softmax(module: Attention, x: Tensor) -> Reading:
-    qkv = module.qkv(x).unflatten(-1, (3, module.num_heads, -1))
-    q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    q, k = module.q_norm(q), module.k_norm(k)
-    gamma = torch.full((module.num_heads,), INITIAL_GAMMA, device=x.device)
-    return Reading(q, k, gamma, module.scale)
-
-
 @dataclass(frozen=True)
 class Graphs:
     """The token graphs of one forward pass.
 
     Attributes:
-        layers: one :class:`Layer` per attention module, in order of execution.
+        layers: one :class:`Layer` per attention module, in order of execution; those of a block
+            with several in parallel follow one another.
         num_prefix_tokens: class, register and distillation tokens; they come first.
         grid: (gh, gw), the patch grid; tokens after the prefix are its raster scan.
-        logits: (B, C), as the model gave them.
+        logits: (B, C), as the model gave them; the pooled features of a model without a
+            classifier.
         reads_class_token: whether the classifier reads the class token, which is the first, or
             pools over the patches.
     """
@@ -115,32 +84,60 @@ class Graphs:
         return [layer.gamma for layer in self.layers]
 
 
-def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The attention modules of a supported ViT by name.
+def attention_layers(model: nn.Module) -> dict[str, tuple[nn.Module, AttentionFamily]]:
+    """The attention modules of a supported ViT by name, and how each is read.
 
     Raises:
-        ValueError: if there is none that we know, or a block of the model is without.
+        ValueError: if the model or one of its layers is refused by name, there is no layer that
+            can be read, or a module that must be attention is not among those that can.
     """
-    found = {name: m for name, m in model.named_modules() if type(m) in _FAMILIES}
-    blocks = getattr(model, "blocks", None)
-    unread = [
-        name
-        for name, block in (blocks.named_children() if isinstance(blocks, nn.Module) else ())
-        if not any(type(m) in _FAMILIES for m in block.modules())
-    ]
+    title = type(model).__name__
+    if reason := refusal(model):
+        raise ValueError(f"{title} is refused: it {reason}")
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        if reason := refusal(module):
+            layer = f"its layer {name} ({type(module).__name__})"
+            raise ValueError(f"{title} is refused: {layer} {reason}")
+    families = {name: attention_of(module) for name, module in modules.items()}
+    found = {name: (modules[name], family) for name, family in families.items() if family}
+    unread = _unread(modules, list(found))
     if unread or not found:
-        known = ", ".join(sorted(family.__name__ for family in _FAMILIES))
-        where = f" in block {', '.join(unread)}" if found else ""
+        fault = "no attention layer that can be read"
+        if found:
+            listed = ", ".join(f"{name} ({type(modules[name]).__name__})" for name in unread)
+            fault = f"{len(found)} attention layers that can be read, and others: {listed}"
         raise ValueError(
-            f"{type(model).__name__} has no attention layer that can be read{where} (known: "
-            f"{known}); register its attention class with infsa_explain.graphs.attention_family"
+            f"{title} has {fault} (known: {known_attention()}); register its attention class with "
+            "infsa_explain.graphs.attention_family"
         )
     return found
 
 
+def _unread(modules: dict[str, nn.Module], found: list[str]) -> list[str]:
+    """Names of modules that must be attention, or hold some, and hold none of those found.
+
+    They are called attention, or are of the same class as a block that holds a layer found.
+    """
+    holders = {type(modules[name.rpartition(".")[0]]) for name in found}
+    blocks = holders - {nn.Sequential, nn.ModuleList}
+    unread: list[str] = []
+    for name, module in modules.items():
+        called = type(module).__name__.lower()
+        if not name or not (
+            type(module) in blocks or ("attention" in called and "pool" not in called)
+        ):
+            continue
+        holds = any(f"{other}.".startswith(f"{name}.") for other in found)
+        held = any(name.startswith(f"{other}.") for other in [*found, *unread])
+        if not holds and not held:
+            unread.append(name)
+    return unread
+
+
 def attention_kinds(model: nn.Module) -> set[str]:
     """The kinds of attention in a model, of ``"linear"``, ``"pure"`` and ``"softmax"``."""
-    return {_FAMILIES[type(module)].kind for module in attention_modules(model).values()}
+    return {family.kind for _, family in attention_layers(model).values()}
 
 
 def capture(model: nn.Module, images: Tensor) -> Graphs:
@@ -154,26 +151,39 @@ def capture(model: nn.Module, images: Tensor) -> Graphs:
         :class:`Graphs`, with the logits of this very pass.
 
     Raises:
-        ValueError: if no layer can be read, some layer did not run exactly once, the model
-            does not take images of this size, or the tokens do not fit the patch grid.
+        ValueError: if a layer cannot be read or did not run exactly once, the model does not take
+            images of this size, or the tokens do not fit the patch grid.
+
+    >>> from timm.models import VisionTransformer
+    >>> vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=3, num_heads=2)
+    >>> graphs = capture(vit.eval(), torch.zeros(1, 3, 32, 32))
+    >>> len(graphs.layers), graphs.grid, graphs.operators[0].shape
+    (3, (4, 4), (1, 2, 17))
     """
-    modules = attention_modules(model)
-    grid = patch_grid(model, images)
+    modules = attention_layers(model)
+    grid, prefix, reads_class_token = layout(model, images)
     layers: dict[str, Layer] = {}
 
-    def read(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def read(name: str, family: AttentionFamily) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if name in layers:
                 raise ValueError(f"attention layer {name} ran twice in the forward pass")
-            layers[name] = _FAMILIES[type(module)].layer(module, inputs[0])
+            try:
+                layers[name] = _layer(family, module, args, kwargs)
+            except ValueError as error:
+                title = f"layer {name} ({type(module).__name__})"
+                raise ValueError(f"{title} cannot be read: {error}") from error
 
         return hook
 
-    handles = [m.register_forward_pre_hook(read(name)) for name, m in modules.items()]
+    handles = [
+        module.register_forward_pre_hook(read(name, family), with_kwargs=True)
+        for name, (module, family) in modules.items()
+    ]
     try:
         with torch.no_grad():
-            logits = model(images)
-    except AssertionError as error:  # timm's way to refuse a size
+            output = model(images)
+    except AssertionError as error:  # timm's and torchvision's way to refuse a size
         raise ValueError(f"{type(model).__name__} refuses the images: {error}") from error
     finally:
         for handle in handles:
@@ -181,33 +191,85 @@ def capture(model: nn.Module, images: Tensor) -> Graphs:
     if layers.keys() != modules.keys():
         missing = ", ".join(sorted(modules.keys() - layers.keys()))
         raise ValueError(f"attention layers that did not run in the forward pass: {missing}")
-    prefix = int(getattr(model, "num_prefix_tokens", 0))
     for name, layer in layers.items():
         if layer.operator.num_tokens != prefix + grid[0] * grid[1]:
             raise ValueError(
                 f"layer {name} has {layer.operator.num_tokens} tokens, expected {prefix} prefix "
                 f"tokens and a grid of {grid[0]}×{grid[1]} patches"
             )
-    reads_class_token = prefix > 0 and getattr(model, "global_pool", "token") == "token"
-    return Graphs(list(layers.values()), prefix, grid, logits, reads_class_token)
+    return Graphs(list(layers.values()), prefix, grid, _logits(output), reads_class_token)
+
+
+def _layer(
+    family: AttentionFamily, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Layer:
+    """The layer that a module is in a call of it with these arguments."""
+    x, inputs = _inputs(module, args, kwargs)
+    further = {name: inputs.pop(name) for name in family.inputs if name in inputs}
+    masks = [name for name, value in inputs.items() if isinstance(value, Tensor) and value is not x]
+    if inputs.get("is_causal"):
+        masks.append("is_causal")
+    if masks:
+        raise ValueError(f"it is given {', '.join(masks)}, which a token graph does not hold")
+    reading = family.read(module, x, **further)
+    graph: Literal["infsa", "softmax"] = "softmax" if family.kind == "softmax" else "infsa"
+    operator = AttentionOperator(reading.q, reading.k, graph, scale=reading.scale)
+    gamma = reading.gamma
+    if gamma is None:
+        gamma = torch.full((operator.shape[1],), INITIAL_GAMMA, device=x.device)
+    return Layer(operator, gamma.detach().float(), family.kind)
+
+
+def _inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, dict[str, Any]]:
+    """The tokens of a call of a module's ``forward``, and its other arguments by name."""
+    arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    x = arguments.pop(next(iter(arguments)))
+    return x, {**arguments, **arguments.pop("kwargs", {})}
+
+
+def _logits(output: Any) -> Tensor:
+    """Logits of a model's output; of Hugging Face's models without any, the pooled features."""
+    for candidate in (
+        output,
+        getattr(output, "logits", None),
+        getattr(output, "pooler_output", None),
+    ):
+        if isinstance(candidate, Tensor):
+            return candidate
+    tokens = getattr(output, "last_hidden_state", None)
+    if not isinstance(tokens, Tensor):
+        raise ValueError(
+            f"the model gave a {type(output).__name__} without logits, pooler_output or "
+            "last_hidden_state; a model in training mode may need eval()"
+        )
+    return tokens[:, 0]
+
+
+def layout(model: nn.Module, images: Tensor) -> Layout:
+    """How a model lays ``images`` (B, 3, H, W) out as tokens.
+
+    Raises:
+        ValueError: if the model is of no known family, or an image is smaller than a patch.
+    """
+    family = model_of(model)
+    if family is None:
+        raise ValueError(
+            f"{type(model).__name__} does not say where its patches are: it has no timm patch "
+            f"embedding (patch_embed) and is of no family that is known ({known_models()}); "
+            "register it with infsa_explain.families.model_family"
+        )
+    return family.layout(model, images)
 
 
 def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
     """(gh, gw) of the patches that ``model`` cuts ``images`` (B, 3, H, W) into.
 
     Raises:
-        ValueError: if the model has no patch embedding, or an image is smaller than a patch.
+        ValueError: as :func:`layout`.
     """
-    embed: Any = getattr(model, "patch_embed", None)
-    if not hasattr(embed, "dynamic_feat_size"):
-        raise ValueError(f"{type(model).__name__} has no timm patch embedding (patch_embed)")
-    gh, gw = embed.dynamic_feat_size(tuple(images.shape[-2:]))
-    if not gh or not gw:
-        raise ValueError(
-            f"images of {images.shape[-2]}×{images.shape[-1]} pixels are smaller than a patch of "
-            f"{embed.patch_size[0]}×{embed.patch_size[1]}"
-        )
-    return int(gh), int(gw)
+    return layout(model, images).grid
 
 
 def dead_heads(graphs: Graphs) -> Tensor:

@@ -16,15 +16,34 @@ from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.tv_tensors import BoundingBoxes
 
+from .families import model_of
+
 __all__ = ["data_config", "frame_boxes", "preprocess", "visible_region"]
 
 
 def data_config(model: nn.Module) -> dict[str, Any]:
-    """timm's data configuration of a model, with ``input_size`` as the model was built."""
-    config: dict[str, Any] = resolve_model_data_config(model)
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
-    if size is not None:
-        config["input_size"] = (config["input_size"][0], *size)
+    """timm's data configuration of a model, with ``input_size`` as the model was built.
+
+    What a model's ``pretrained_cfg`` does not say, and those of torchvision and Hugging Face have
+    none, is as its family's published weights expect: give the model that attribute, a dict with
+    ``mean``, ``std``, ``crop_pct``, ``crop_mode`` or ``interpolation``, to say otherwise.
+
+    Raises:
+        ValueError: if a model has none and is of no family that is known.
+    """
+    family = model_of(model)
+    told = getattr(model, "pretrained_cfg", None)
+    if family is None and told is None:
+        raise ValueError(
+            f"{type(model).__name__} does not say how its images are prepared; give it a "
+            "pretrained_cfg, a dict with input_size (3, height, width), mean and std"
+        )
+    own = family.data(model) if family else {}
+    config: dict[str, Any] = resolve_model_data_config(
+        model, pretrained_cfg={**own, **(told or {})}
+    )
+    if "input_size" in own:
+        config["input_size"] = (config["input_size"][0], *own["input_size"][1:])
     return config
 
 
@@ -32,7 +51,7 @@ def preprocess(model: nn.Module, images: Sequence[NDArray[np.uint8]] | NDArray[n
     """Resize, crop and normalise as the model expects.
 
     Args:
-        model: a timm model; its device is where the result lies.
+        model: a model that :func:`data_config` knows; its device is where the result lies.
         images: one (H, W, 3) uint8 RGB image or a sequence of them, of any sizes.
 
     Returns:
