@@ -456,11 +456,11 @@ class TestFingerprint:
         prints.append(ImageFolder(tiny).fingerprint())
         assert len(set(prints)) == 6
 
-    def test_a_file_that_went_away(self, tiny):
+    def test_changes_with_a_file_that_went_away(self, tiny):
         data = ImageFolder(tiny)
+        before = data.fingerprint()
         (tiny / "val/images/val_0.JPEG").unlink()
-        with pytest.raises(ValueError, match=r"val_0.JPEG' is gone"):
-            data.fingerprint()
+        assert data.fingerprint() != before
 
 
 class TestLimited:

@@ -97,6 +97,31 @@ def test_rows_are_scikit_learns_measures(model):
     assert measured == 2 * len(METHODS)  # no box, all box and cropped away are skipped
 
 
+def test_the_boxes_of_the_label_alone(model):
+    """Of two boxes one is of the image's class; of the other images none is, or all are."""
+
+    class Labelled(Photographs):
+        box_labels = [[1], [1, 0], [], None, [-1]]
+
+        def __getitem__(self, i):
+            labels = self.box_labels[i]
+            return (
+                super()
+                .__getitem__(i)
+                ._replace(box_labels=None if labels is None else np.array(labels, dtype=np.int64))
+            )
+
+    class Chosen(Photographs):
+        boxes = [[], [[40, 60, 80, 120]], [], [[0, 0, 64, 64]], []]
+
+    rows = evaluate_boxes(model, Labelled(), BoxOptions(METHODS, boxes="label"))
+    assert rows == evaluate_boxes(model, Chosen(), BoxOptions(METHODS))
+    everything = evaluate_boxes(model, Labelled(), BoxOptions(METHODS))
+    assert everything == evaluate_boxes(model, Photographs(), BoxOptions(METHODS)) != rows
+    with pytest.raises(ValueError, match="boxes must be 'all' or 'label', got 'some'"):
+        evaluate_boxes(model, Labelled(), BoxOptions(METHODS, boxes="some"))
+
+
 def test_the_pointing_game_allows_for_the_tolerance(model):
     class Corner(Photographs):
         boxes = [[[0, 0, 6, 6]]] * 5

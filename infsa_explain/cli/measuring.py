@@ -18,6 +18,7 @@ from .options import (
     GammaOption,
     HeadOption,
     JsonOption,
+    LabelMapOption,
     LayerOption,
     LimitOption,
     MethodsOption,
@@ -48,6 +49,7 @@ def morf(
     checkpoint: CheckpointOption = None,
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
+    label_map: LabelMapOption = None,
     methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -74,7 +76,7 @@ def morf(
 
     if target not in ("predicted", "label"):
         raise ValueError(f"--target must be 'predicted' or 'label', got {target!r}")
-    images = open_images(data, split, limit, seed)
+    images = open_images(data, split, limit, seed, label_map)
     loaded = load_models(model, checkpoint, device)
     options = evaluate.MorfOptions(
         methods=method_names(methods),
@@ -111,10 +113,12 @@ def boxes(
     checkpoint: CheckpointOption = None,
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
+    label_map: LabelMapOption = None,
     methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
+    boxes: Annotated[str, typer.Option(help="Of an image: all, or those of its label.")] = "all",
     tolerance: Annotated[
         float, typer.Option(help="Of the pointing game, as a share of the shorter side.")
     ] = 15 / 224,
@@ -132,7 +136,9 @@ def boxes(
     """
     from .. import evaluate, report
 
-    images = open_images(data, split, limit, seed)
+    if boxes not in ("all", "label"):
+        raise ValueError(f"--boxes must be 'all' or 'label', got {boxes!r}")
+    images = open_images(data, split, limit, seed, label_map)
     loaded = load_models(model, checkpoint, device)
     options = evaluate.BoxOptions(
         methods=method_names(methods),
@@ -141,6 +147,7 @@ def boxes(
         gamma=gamma,
         seed=seed,
         tolerance=tolerance,
+        boxes="label" if boxes == "label" else "all",
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)

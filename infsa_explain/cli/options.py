@@ -21,6 +21,7 @@ __all__ = [
     "GammaOption",
     "HeadOption",
     "JsonOption",
+    "LabelMapOption",
     "LayerOption",
     "LimitOption",
     "MethodsOption",
@@ -45,7 +46,10 @@ ModelOption = Annotated[
 CheckpointOption = Annotated[
     Path | None, typer.Option(help="Weights for --model: safetensors, or a torch state dict.")
 ]
-DataOption = Annotated[str, typer.Option(help="photo-digits, or a folder of images by class.")]
+DataOption = Annotated[str, typer.Option(help="photo-digits, a folder, a COCO .json, or a .csv.")]
+LabelMapOption = Annotated[
+    str | None, typer.Option(help="Labels of --data: imagenet-1k, or a file of class names.")
+]
 MethodsOption = Annotated[
     str, typer.Option(help="Comma-separated names, or 'all' that suit the model.")
 ]
@@ -81,13 +85,21 @@ def load_models(
     }
 
 
-def open_images(data: str, split: str, limit: int, seed: int) -> ImageData:
+def open_images(
+    data: str, split: str, limit: int, seed: int, label_map: str | None = None
+) -> ImageData:
     """The first ``limit`` images of a data set's split."""
     from ..data import open_data
 
     if split not in ("val", "train"):
         raise ValueError(f"--split must be 'val' or 'train', got {split!r}")
-    return open_data(data, split="train" if split == "train" else "val", size=limit, seed=seed)
+    return open_data(
+        data,
+        split="train" if split == "train" else "val",
+        size=limit,
+        seed=seed,
+        label_map=label_map,
+    )
 
 
 def method_names(methods: str) -> tuple[str, ...] | None:

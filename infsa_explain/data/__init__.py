@@ -1,21 +1,29 @@
-"""Images with labels and boxes: folders on disk and the embedded benchmark."""
+"""Images with labels and boxes: folders and listings on disk, and the embedded benchmark."""
 
 from __future__ import annotations
 
 from .decode import ImageError, read_image, to_rgb
 from .digits import PhotoDigits
-from .folders import ImageFolder, Subset, limited, open_data
+from .folders import ImageFolder
+from .labels import LabelMap, open_label_map
+from .listings import CocoImages, TableImages
+from .opening import open_data
 from .samples import ImageData, Sample
+from .subsets import Subset, limited
 
 __all__ = [
+    "CocoImages",
     "ImageData",
     "ImageError",
     "ImageFolder",
+    "LabelMap",
     "PhotoDigits",
     "Sample",
     "Subset",
+    "TableImages",
     "limited",
     "open_data",
+    "open_label_map",
     "read_image",
     "to_rgb",
 ]

@@ -6,16 +6,29 @@ import os
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-__all__ = ["ImageError", "read_image", "to_rgb"]
+__all__ = ["ImageError", "Picture", "read_image", "read_picture", "to_rgb"]
 
 
 class ImageError(ValueError):
-    """An image that cannot be read; the message is one line with the file and the mend."""
+    """An image that cannot be used; the message is one line with the file and the mend."""
+
+
+class Picture(NamedTuple):
+    """Pixels, and how they were turned.
+
+    Attributes:
+        pixels: (H, W, 3) uint8 RGB, upright, contiguous and writable.
+        orientation: the EXIF orientation that was applied, 1 to 8; 1 where there is none.
+    """
+
+    pixels: NDArray[np.uint8]
+    orientation: int
 
 
 def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
@@ -35,6 +48,15 @@ def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
             a depth without a defined range, or larger than Pillow's limit
             (``PIL.Image.MAX_IMAGE_PIXELS``).
     """
+    return read_picture(path).pixels
+
+
+def read_picture(path: str | os.PathLike[str]) -> Picture:
+    """As :func:`read_image`, with the orientation that boxes have to follow.
+
+    Raises:
+        ImageError: as :func:`read_image`.
+    """
     file = Path(path)
     name = f"image {str(file)!r}"
     if file.is_dir():
@@ -50,10 +72,14 @@ def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as image:
+                tags = getattr(image, "tag_v2", {})  # of TIFF, which Pillow turns as it loads
+                orientation: int | None = tags.get(ExifTags.Base.Orientation)
                 image.load()
                 with suppress(Exception):  # damaged EXIF data: the pixels as they are stored
+                    orientation = orientation or image.getexif().get(ExifTags.Base.Orientation)
                     ImageOps.exif_transpose(image, in_place=True)
-                return to_rgb(image)
+                known = [o for o in range(1, 9) if o == orientation]
+                return Picture(to_rgb(image), known[0] if known else 1)
     except ImageError as error:
         raise ImageError(f"{name} {error}") from None
     except PermissionError:

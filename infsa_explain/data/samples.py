@@ -18,12 +18,28 @@ class Sample(NamedTuple):
         label: class index, or None where it is not known.
         boxes: (K, 4) float32, x0, y0, x1, y1 in pixel edges, half-open; (0, 4) without boxes.
         image_id: names the image across runs and machines; seeds its random draws.
+        box_labels: (K,) int64, class index of what is in each box, -1 where it is not known;
+            None where every box is of the image's own class.
     """
 
     image: NDArray[np.uint8]
     label: int | None
     boxes: NDArray[np.float32]
     image_id: str
+    box_labels: NDArray[np.int64] | None = None
+
+    @property
+    def own_boxes(self) -> NDArray[np.float32]:
+        """The boxes of the image's own class, (K', 4); none where its label is not known.
+
+        >>> boxes = np.array([[0, 0, 2, 2], [1, 1, 3, 3]], dtype=np.float32)
+        >>> image = np.zeros((4, 4, 3), dtype=np.uint8)
+        >>> Sample(image, 5, boxes, "a", np.array([7, 5])).own_boxes.tolist()
+        [[1.0, 1.0, 3.0, 3.0]]
+        """
+        if self.label is None:
+            return self.boxes[:0]
+        return self.boxes if self.box_labels is None else self.boxes[self.box_labels == self.label]
 
 
 class ImageData(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from infsa_metrics import (
@@ -35,9 +36,11 @@ class BoxOptions(MapOptions):
     Attributes:
         tolerance: of the pointing game, as a share of the input's shorter side: 15 pixels of 224
             by default, as Zhang et al. (arXiv 1608.00507) have it.
+        boxes: ``"all"`` of an image, or those of its own ``"label"`` alone.
     """
 
     tolerance: float = 15 / 224
+    boxes: Literal["all", "label"] = "all"
 
 
 def evaluate_boxes(
@@ -52,7 +55,7 @@ def evaluate_boxes(
     """Compare the maps of every method with the boxes of every image, pixel by pixel.
 
     The frame is the model's input: boxes follow its resizing and crop, and maps are upsampled to
-    it bilinearly. Positive is the union of an image's boxes.
+    it bilinearly. Positive is the union of an image's boxes, or of those of its label by option.
 
     Args:
         model: a supported ViT in eval mode.
@@ -72,9 +75,11 @@ def evaluate_boxes(
         ValueError: for options out of range, or a method that does not suit the model.
     """
     options = options or BoxOptions()
+    if options.boxes not in ("all", "label"):
+        raise ValueError(f"boxes must be 'all' or 'label', got {options.boxes!r}")
     rows: list[Row] = []
     for batch in map_batches(model, data, options):
-        masks = _masks(model, batch)
+        masks = _masks(model, batch, options)
         for method, explanation in batch.explanations.items():
             measures = _measures(batch.scores(method), masks, options)
             for i, sample in enumerate(batch.samples):
@@ -95,15 +100,15 @@ def evaluate_boxes(
     return rows
 
 
-def _masks(model: nn.Module, batch: MapBatch) -> Tensor:
+def _masks(model: nn.Module, batch: MapBatch, options: BoxOptions) -> Tensor:
     """Pixels of the input inside a box, (B, h, w) bool."""
     height, width = batch.images.shape[-2:]
-    return torch.stack(
-        [
-            box_mask(frame_boxes(model, s.boxes, *s.image.shape[:2]), height, width)
-            for s in batch.samples
-        ]
-    ).to(batch.images.device)
+    masks = []
+    for sample in batch.samples:
+        boxes = sample.own_boxes if options.boxes == "label" else sample.boxes
+        framed = frame_boxes(model, boxes, *sample.image.shape[:2])
+        masks.append(box_mask(framed, height, width))
+    return torch.stack(masks).to(batch.images.device)
 
 
 def _measures(scores: Tensor, masks: Tensor, options: BoxOptions) -> dict[str, Tensor]:

@@ -1,0 +1,269 @@
+"""What annotation files say of images: Pascal-VOC XML, COCO JSON, and tables of boxes.
+
+Every reader gives boxes as half-open pixel edges in the frame of the size that the file states.
+Files are taken as a stranger's: the paths in them lead nowhere but below their own folder, and
+nothing in them is expanded or fetched.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+from xml.etree import ElementTree
+
+from .frames import Box, Size
+from .labels import MAX_CLASSES, LabelMap, natural_order
+from .reading import read_json, read_text
+
+__all__ = ["Annotation", "Listing", "Object", "read_coco", "read_table", "read_voc"]
+
+#: The XML of one image is not larger.
+MAX_XML_BYTES = 1 << 24
+#: An image has no longer side.
+MAX_SIDE = 1_000_000_000
+#: Columns of a table of boxes; in any order, and among others.
+COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
+
+
+class Object(NamedTuple):
+    """One annotated thing: its class and its box, as far as they are known."""
+
+    name: str | None
+    box: Box | None
+    crowd: bool = False  # many things in one box, as COCO marks them
+
+
+class Annotation(NamedTuple):
+    """What is known of one image, and the size that its boxes refer to where it is stated."""
+
+    objects: tuple[Object, ...] = ()
+    size: Size | None = None
+
+
+class Listing(NamedTuple):
+    """Images by their path below a folder, in the order of the file, and the labels of names."""
+
+    annotations: dict[str, Annotation]
+    labels: LabelMap
+
+
+def read_voc(file: Path) -> Annotation:
+    """Read the XML of one image, as Pascal VOC and ImageNet have it.
+
+    Its boxes are 1-based inclusive pixels, so xmin and ymin become one less. A size of 0 counts
+    as not stated. ``filename`` is passed over: an annotation is of the image with its own name.
+
+    Raises:
+        ValueError: the file is no such XML, declares a document type, or has more than 16 MiB.
+    """
+    root = _xml(file)
+    if root.tag != "annotation":
+        raise ValueError(f"{str(file)!r} is no Pascal-VOC XML, but a {root.tag[:40]!r}")
+    sides = (
+        0 if root.find(f"size/{side}") is None else _xml_number(root, f"size/{side}", file)
+        for side in ("width", "height")
+    )
+    objects = []
+    for item in root.iterfind("object"):
+        x0, y0, x1, y1 = (
+            _xml_number(item, f"bndbox/{edge}", file) for edge in ("xmin", "ymin", "xmax", "ymax")
+        )
+        name = (item.findtext("name") or "").strip()
+        objects.append(Object(name or None, (x0 - 1, y0 - 1, x1, y1)))
+    return Annotation(tuple(objects), _stated(*sides))
+
+
+def read_coco(file: Path, labels: LabelMap | None = None) -> Listing:
+    """Read COCO's ``instances_*.json``; x, y, width and height become edges.
+
+    Args:
+        file: a JSON object with the lists ``images``, ``annotations`` and ``categories``.
+        labels: of the names of categories; by default in the order of their ids.
+
+    Raises:
+        ValueError: the file is no such JSON, or one of its entries is malformed; names the entry.
+    """
+    content = read_json(file)
+    lists = ("images", "annotations", "categories")
+    if not isinstance(content, dict) or not all(isinstance(content.get(k), list) for k in lists):
+        raise ValueError(f"{str(file)!r} lacks one of COCO's lists {', '.join(lists)}")
+
+    names: dict[int, str] = {}
+    for item, where in _entries(content, "categories", file):
+        names[_field(item, "id", int, where)] = _field(item, "name", str, where)
+    paths: dict[int | str, str] = {}
+    sizes: dict[str, Size | None] = {}
+    for item, where in _entries(content, "images", file):
+        path = _path_below(_field(item, "file_name", str, where), where)
+        if path in sizes:
+            raise ValueError(f"{where}: {path!r} is listed twice")
+        paths[_field(item, "id", (int, str), where)] = path
+        sides = (_field(item, side, (int, float), where, 0) for side in ("width", "height"))
+        sizes[path] = _stated(*sides)
+    objects = defaultdict(list)
+    for item, where in _entries(content, "annotations", file):
+        image = _field(item, "image_id", (int, str), where)
+        category = _field(item, "category_id", int, where)
+        if image not in paths or category not in names:
+            raise ValueError(f"{where}: no image {image!r} or no category {category} is listed")
+        x, y, width, height = _bbox(item, where)
+        crowd = bool(_field(item, "iscrowd", int, where, 0))
+        objects[paths[image]].append(Object(names[category], (x, y, x + width, y + height), crowd))
+    if labels is None:
+        labels = LabelMap.of((names[i] for i in sorted(names)), f"the categories of {str(file)!r}")
+    labels.require_any(names.values(), f"no category of {str(file)!r}")
+    return Listing(
+        {path: Annotation(tuple(objects[path]), size) for path, size in sizes.items()}, labels
+    )
+
+
+def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
+    """Read a CSV file of path, label, x0, y0, x1, y1; a row for every box.
+
+    The header row is required. Boxes are half-open pixel edges of the upright image. Without
+    box fields a row gives an image its label alone, and without a label its box alone.
+
+    Args:
+        file: comma-separated, in UTF-8.
+        labels: of the names; by default their place in natural order. Where labels are whole
+            numbers, they are the labels themselves.
+
+    Raises:
+        ValueError: the file is no such table; names the line.
+    """
+    objects: defaultdict[str, list[Object]] = defaultdict(list)
+    lines: dict[str, int] = {}  # the first line with a name
+    reader = csv.reader(io.StringIO(read_text(file), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        if any(header.count(column) != 1 for column in COLUMNS):
+            raise ValueError("the first line must name the columns " + ",".join(COLUMNS))
+        for row in filter(None, reader):
+            if len(row) != len(header):
+                raise ValueError(f"{len(row)} fields, not {len(header)}")
+            fields = dict(zip(header, row, strict=True))
+            name = _name(fields["label"].strip())
+            if name is not None:
+                lines.setdefault(name, reader.line_num)
+            box = _edges([fields[edge].strip() for edge in COLUMNS[2:]])
+            objects[_path_below(fields["path"], "path")].append(Object(name, box))
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{str(file)!r}, line {reader.line_num or 1}: {error}") from None
+    if labels is None:
+        labels = _own_labels(lines, file)
+    for name, line in lines.items():
+        labels.require(name, f"{str(file)!r}, line {line}: {name!r}")
+    return Listing({path: Annotation(tuple(found)) for path, found in objects.items()}, labels)
+
+
+class _Builder(ElementTree.TreeBuilder):
+    """Builds a tree from XML without a document type, and so without entities of its own."""
+
+    def doctype(self, *declaration: object) -> NoReturn:
+        raise ValueError("it declares a document type, which could hide entities; delete DOCTYPE")
+
+
+def _xml(file: Path) -> ElementTree.Element:
+    try:
+        if file.stat().st_size > MAX_XML_BYTES:
+            raise ValueError(f"it has more than {MAX_XML_BYTES} bytes")
+        parser = ElementTree.XMLParser(target=_Builder())
+        root: ElementTree.Element = ElementTree.parse(file, parser).getroot()
+        return root
+    except OSError as error:
+        raise ValueError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise ValueError(f"{str(file)!r} is no XML that can be read: {error}") from None
+
+
+def _xml_number(element: ElementTree.Element, path: str, file: Path) -> float:
+    text = element.findtext(path)
+    try:
+        return float(text or "")
+    except ValueError:
+        raise ValueError(f"{str(file)!r}: {path} must be a number, got {text!r:.40}") from None
+
+
+def _stated(width: float, height: float) -> Size | None:
+    """A size of whole pixels, or None for one that no image has: that is not stated."""
+    possible = 1 <= width < MAX_SIDE and 1 <= height < MAX_SIDE
+    return (round(width), round(height)) if possible else None
+
+
+def _entries(content: dict[str, Any], key: str, file: Path) -> Iterator[tuple[Any, str]]:
+    """Every entry of a list with its place in the file, for errors."""
+    for i, item in enumerate(content[key]):
+        yield item, f"{str(file)!r}, {key}[{i}]"
+
+
+def _field(
+    item: Any, key: str, kind: type | tuple[type, ...], where: str, default: Any = None
+) -> Any:
+    value = item.get(key, default) if isinstance(item, dict) else None
+    printable = not isinstance(value, str) or value == value.encode(errors="ignore").decode()
+    if isinstance(value, bool) or not isinstance(value, kind) or not printable:
+        raise ValueError(f"{where}: {key!r} is missing or malformed, got {value!r:.40}")
+    return value
+
+
+def _bbox(item: Any, where: str) -> Box:
+    values = _field(item, "bbox", list, where)
+    try:
+        x, y, width, height = map(float, values)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{where}: 'bbox' must be 4 numbers, got {values!r:.40}") from None
+    return x, y, width, height
+
+
+def _path_below(name: str, where: str) -> str:
+    """A path that leads nowhere but below the folder it is relative to, in POSIX form."""
+    path = Path(name)
+    if not path.name or path.anchor or ".." in path.parts or "\0" in name:
+        raise ValueError(
+            f"{where}: {name!r:.200} must be the path of an image relative to its folder, and below"
+        )
+    return path.as_posix()
+
+
+def _name(text: str) -> str | None:
+    """A class name, or its number without decimals, which pandas adds; None where blank."""
+    if number := re.fullmatch(r"(-?\d+)(\.0*)?", text, re.ASCII):
+        if text.startswith("-"):
+            raise ValueError(f"label {text!r} is negative; leave it blank where it is unknown")
+        return number[1].lstrip("0") or "0"
+    return text or None
+
+
+def _edges(fields: list[str]) -> Box | None:
+    if not any(fields):
+        return None
+    try:
+        x0, y0, x1, y1 = map(float, fields)
+    except ValueError:
+        raise ValueError(f"a box must be 4 numbers, or 4 blank fields, got {fields}") from None
+    return x0, y0, x1, y1
+
+
+def _own_labels(lines: dict[str, int], file: Path) -> LabelMap:
+    """Labels of a table's own names, or of its numbers."""
+    numbers = [name for name in lines if name.isascii() and name.isdecimal()]
+    if not numbers:
+        return LabelMap.of(sorted(lines, key=natural_order), f"the labels of {str(file)!r}")
+    for name, line in lines.items():
+        if name not in numbers:
+            raise ValueError(
+                f"{str(file)!r}: {numbers[0]!r} in line {lines[numbers[0]]} is a number, but "
+                f"{name!r} in line {line} a name; label all images alike, or give a label map"
+            )
+    largest = max(numbers, key=lambda name: (len(name), name))
+    if len(largest) >= len(str(MAX_CLASSES)):
+        line = lines[largest]
+        raise ValueError(
+            f"{str(file)!r}, line {line}: label {largest:.40} is not below {MAX_CLASSES}"
+        )
+    return LabelMap({}, "", classes=[str(i) for i in range(int(largest) + 1)], numbers=True)

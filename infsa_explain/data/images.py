@@ -1,0 +1,131 @@
+"""Images in files with what is known of them: what every annotated data set is in the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .annotations import Annotation
+from .decode import ImageError, read_picture
+from .frames import Box, Size, flaw, upright_boxes
+from .labels import LabelMap
+from .samples import Sample
+
+__all__ = ["Entry", "FileImages"]
+
+
+class Entry(NamedTuple):
+    """An image, before it is decoded.
+
+    Attributes:
+        path: of the file, relative to the data set's root.
+        label: class index, or None where it is not known.
+        boxes: those of use, in the frame of ``size``.
+        box_labels: class index of every box, -1 where it is not known.
+        size: width and height that the annotation states, or None.
+        dropped: the flaws of the boxes left out.
+    """
+
+    path: Path
+    label: int | None
+    boxes: tuple[Box, ...] = ()
+    box_labels: tuple[int, ...] = ()
+    size: Size | None = None
+    dropped: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path, label: int | None, annotation: Annotation, labels: LabelMap) -> Entry:
+        """Sort the boxes of an annotation into those of use and the others."""
+        boxes, box_labels, dropped = [], [], []
+        for name, box, crowd in annotation.objects:
+            if box is None:
+                continue
+            if reason := "crowd" if crowd else flaw(box, annotation.size):
+                dropped.append(reason)
+                continue
+            found = labels.find(name)
+            boxes.append(box)
+            box_labels.append(-1 if found is None else found)
+        return cls(path, label, tuple(boxes), tuple(box_labels), annotation.size, tuple(dropped))
+
+
+class FileImages:
+    """Images in files; each is decoded when it is asked for.
+
+    Attributes:
+        root: the folder that paths are relative to.
+        name: of the data set.
+        classes: class names by label; empty where images have no classes.
+        wnids: WordNet ids by label where they are known, otherwise empty.
+        labels: label of every image, or None, without decoding any.
+        dropped: for every image the flaws of its boxes that were left out.
+    """
+
+    def __init__(self, root: Path, name: str, labels: LabelMap, entries: Sequence[Entry]) -> None:
+        self.root, self.name = root, name
+        self.classes, self.wnids = labels.classes, labels.wnids
+        self._entries = list(entries)
+        self.labels = [entry.label for entry in self._entries]
+        self.dropped = [entry.dropped for entry in self._entries]
+
+    @property
+    def dropped_boxes(self) -> dict[str, int]:
+        """Number of boxes left out, by reason.
+
+        ``crowd`` (COCO's), ``not finite``, ``reversed``, ``without area``, ``outside the image``.
+        A box outside an image whose annotation states no size is counted from the time the image
+        is decoded.
+        """
+        return dict(Counter(reason for reasons in self.dropped for reason in reasons))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, i: int) -> Sample:
+        """Decode an image; its boxes are cut at its border.
+
+        Raises:
+            ImageError: it cannot be decoded, or is not of the size that its annotation states.
+        """
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        entry = self._entries[i]
+        pixels, orientation = read_picture(self.root / entry.path)
+        height, width = pixels.shape[:2]
+        try:
+            boxes = upright_boxes(entry.boxes, entry.size, (width, height), orientation)
+        except ImageError as error:
+            raise ImageError(f"image {str(self.root / entry.path)!r} {error}") from None
+        flaws = [flaw(box, (width, height)) for box in boxes.tolist()]
+        self.dropped[i] = (*entry.dropped, *filter(None, flaws))
+        sound = np.array([reason is None for reason in flaws], dtype=bool)
+        return Sample(
+            pixels,
+            entry.label,
+            boxes[sound].clip(0, [width, height, width, height]).astype(np.float32),
+            entry.path.as_posix(),
+            np.array(entry.box_labels, dtype=np.int64)[sound],
+        )
+
+    def fingerprint(self) -> str:
+        """Hex digest of paths, file sizes, labels, boxes and what else annotations say of them.
+
+        Pixels are not read: an edit that keeps a file's size passes unnoticed. The order of the
+        images does not matter.
+        """
+        digest = hashlib.sha256()
+        for entry in sorted(self._entries, key=lambda entry: entry.path.as_posix()):
+            try:
+                size = (self.root / entry.path).stat().st_size
+            except OSError:
+                size = None  # an image that is missing
+            boxes = [[float(edge) for edge in box] for box in entry.boxes]
+            row = [entry.path.as_posix(), size, entry.label, boxes, entry.box_labels, entry.size]
+            digest.update(json.dumps(row).encode())
+        return digest.hexdigest()[:16]

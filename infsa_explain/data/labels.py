@@ -1,0 +1,168 @@
+"""From the names of classes to the labels of a model's outputs."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from .reading import read_json, read_text
+
+__all__ = ["MAX_CLASSES", "LabelMap", "common_label", "natural_order", "open_label_map"]
+
+#: Name of the label map that needs no file.
+IMAGENET_1K = "imagenet-1k"
+#: Labels lie below this.
+MAX_CLASSES = 1_000_000
+
+
+class LabelMap:
+    """Names of classes, and the label of each.
+
+    Args:
+        labels: label by name; several names may share one.
+        source: says where they come from, in errors.
+        classes: the names to show, by label; by default the first name of every label, or its
+            number where it has none.
+        numbers: a number that is not among the names is the label itself.
+        wnids: WordNet ids by label.
+
+    >>> animals = LabelMap({"cat": 0, "dog": 2}, "animals", numbers=True)
+    >>> animals.classes, animals.find("dog"), animals.find("1"), animals.find("emu")
+    (['cat', '1', 'dog'], 2, 1, None)
+    """
+
+    def __init__(
+        self,
+        labels: Mapping[str, int],
+        source: str,
+        *,
+        classes: Sequence[str] | None = None,
+        numbers: bool = False,
+        wnids: Sequence[str] = (),
+    ) -> None:
+        self._labels = dict(labels)
+        self._source, self._numbers = source, numbers
+        if classes is None:
+            first = {label: name for name, label in reversed(self._labels.items())}
+            classes = [first.get(i, str(i)) for i in range(max(first, default=-1) + 1)]
+        self.classes, self.wnids = list(classes), list(wnids)
+
+    @classmethod
+    def of(cls, names: Iterable[str], source: str) -> LabelMap:
+        """Names in the order of their labels; of equal ones the first counts."""
+        return cls({name: i for i, name in enumerate(dict.fromkeys(names))}, source)
+
+    def find(self, name: str | None) -> int | None:
+        """Label of a name, or None where it has none."""
+        if name is None:
+            return None
+        if self._numbers and name not in self._labels and _is_number(name):
+            return int(name) if int(name) < len(self.classes) else None
+        return self._labels.get(name)
+
+    def require(self, name: str, what: str) -> int:
+        """Label of a name; where it has none, a ValueError that begins with ``what``."""
+        label = self.find(name)
+        if label is None:
+            raise ValueError(f"{what} is not among {self._source}")
+        return label
+
+    def require_any(self, names: Iterable[str], what: str) -> None:
+        """A ValueError that begins with ``what`` where there are names and none has a label."""
+        known = [(self.find(name) is None, name) for name in names]
+        if known and min(known)[0]:
+            raise ValueError(f"{what}, such as {min(known)[1]!r}, is among {self._source}")
+
+
+def common_label(labels: Iterable[int | None]) -> int | None:
+    """The label of an image by those of its objects: theirs if all agree, otherwise None.
+
+    >>> common_label([3, 3]), common_label([3, 4]), common_label([3, None]), common_label([])
+    (3, None, None, None)
+    """
+    found = set(labels)
+    return found.pop() if len(found) == 1 else None
+
+
+def open_label_map(name_or_path: str | os.PathLike[str]) -> LabelMap:
+    """The labels of a model's outputs, by the names that a data set uses.
+
+    - ``"imagenet-1k"``: WordNet ids in the order of timm's ImageNet-1K models.
+    - a ``.json`` file: an object of names and labels, ``{"cat": 0, "dog": 1}``.
+    - another file: one name a line, in the order of the labels; in a ``.csv`` it may be quoted,
+      and of several fields the first counts.
+
+    In all of them a number that is no name is the label itself, so that ImageNet-V2's folders
+    need no names.
+
+    Raises:
+        ValueError: there is no such map, or the file is malformed.
+    """
+    if name_or_path == IMAGENET_1K:
+        return _imagenet()
+    file = Path(name_or_path)
+    if not file.is_file():
+        raise ValueError(
+            f"label map {str(file)!r} is neither {IMAGENET_1K!r} nor a file; give a JSON object "
+            "of names and labels, or a text file with one name a line"
+        )
+    labels = _from_json(file) if file.suffix.lower() == ".json" else _from_lines(file)
+    return LabelMap(labels, f"the label map {str(file)!r}", numbers=True)
+
+
+def natural_order(name: str) -> tuple[bool, int, str]:
+    """Sort key: numeric names first, as numbers."""
+    return (False, int(name), name) if name.isdecimal() else (True, 0, name)
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) <= len(str(MAX_CLASSES))
+
+
+def _imagenet() -> LabelMap:
+    from timm.data import ImageNetInfo  # imports torch
+
+    info = ImageNetInfo(IMAGENET_1K)
+    wnids = info.label_names()
+    return LabelMap(
+        {wnid: label for label, wnid in enumerate(wnids)},
+        f"the label map {IMAGENET_1K!r} (WordNet ids such as 'n01440764', or numbers 0 to 999)",
+        classes=[words.split(",")[0] for words in info.label_descriptions()],
+        numbers=True,
+        wnids=wnids,
+    )
+
+
+def _from_json(file: Path) -> dict[str, int]:
+    content = read_json(file)
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"label map {str(file)!r} must be an object such as {{'cat': 0}}")
+    for name, label in content.items():
+        if type(label) is not int or not 0 <= label < MAX_CLASSES:
+            raise ValueError(
+                f"label map {str(file)!r}: the label of {name!r} must be a whole number from 0 to "
+                f"{MAX_CLASSES - 1}, got {str(label)[:40]!r}"
+            )
+    return content
+
+
+def _from_lines(file: Path) -> dict[str, int]:
+    labels: dict[str, int] = {}
+    lines = read_text(file).rstrip().split("\n")
+    if len(lines) > MAX_CLASSES:
+        raise ValueError(f"label map {str(file)!r} has more than {MAX_CLASSES} lines")
+    for label, line in enumerate(lines):
+        where = f"label map {str(file)!r}, line {label + 1}"
+        try:
+            fields = next(csv.reader([line])) if file.suffix.lower() == ".csv" else [line]
+        except csv.Error as error:
+            raise ValueError(f"{where}: {error}") from None
+        name = fields[0].strip() if fields else ""
+        if not name:
+            raise ValueError(f"{where} is blank; every line must name a class")
+        if name in labels:
+            raise ValueError(f"{where}: {name!r} is in line {labels[name] + 1} already")
+        labels[name] = label
+    return labels

@@ -1,0 +1,110 @@
+"""Where images and their annotations lie in a tree of folders."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+
+__all__ = ["EXTENSIONS", "annotation_folder", "find_files", "match_annotations", "subfolders"]
+
+#: File name endings that are taken for images, in lower case.
+EXTENSIONS = (
+    ".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm",
+    ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+#: Folders of images that have their annotations beside them, in lower case.
+IMAGE_FOLDERS = ("images", "jpegimages", "test", "train", "val")
+
+
+def subfolders(folder: Path) -> list[str]:
+    """Names of the folders in a folder, but hidden ones and those of annotations."""
+    return [
+        path.name
+        for path in folder.iterdir()
+        if _visible(path.name)
+        and path.is_dir()
+        and not (path.name.lower() == "annotations" and not find_files(path, EXTENSIONS))
+    ]
+
+
+def find_files(folder: Path, endings: tuple[str, ...], *, deep: bool = True) -> list[Path]:
+    """Files below a folder by the endings of their names, sorted by path; hidden ones are not."""
+    found = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = filter(_visible, folders) if deep else ()
+        found += [
+            Path(parent, name)
+            for name in files
+            if _visible(name) and name.lower().endswith(endings)
+        ]
+    return sorted(found, key=lambda path: path.as_posix())
+
+
+def annotation_folder(root: Path) -> Path | None:
+    """The ``Annotations`` of a folder of images: in it, beside it, or where ImageNet has it.
+
+    ImageNet's is laid out as its images: ``Annotations/CLS-LOC/val`` for ``Data/CLS-LOC/val``.
+    """
+    whole = Path(os.path.abspath(root))
+    places = [whole]
+    if whole.name.lower() in IMAGE_FOLDERS:
+        places.append(whole.parent)
+    for place in places:
+        for name in ("Annotations", "annotations"):
+            if (place / name).is_dir():
+                return place / name
+    if "Data" in whole.parts:
+        depth = len(whole.parts) - whole.parts[::-1].index("Data")
+        mirrored = Path(*whole.parts[: depth - 1], "Annotations", *whole.parts[depth:])
+        return mirrored if mirrored.is_dir() else None
+    return None
+
+
+def match_annotations(images: Sequence[Path], folder: Path | None) -> dict[Path, Path]:
+    """The XML file of every image that has one: beside it, or else in an annotation folder.
+
+    In the folder it may lie at any depth. Where several images share a name, the folders above
+    an annotation must be named like those above the image.
+
+    Raises:
+        ValueError: two annotations fit an image alike.
+    """
+    beside = {
+        path
+        for parent in {image.parent for image in images}
+        for path in find_files(parent, (".xml",), deep=False)
+    }
+    apart: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in [] if folder is None else find_files(folder, (".xml",)):
+        apart[path.stem].append(path)
+    stems = Counter(image.stem for image in images)
+    matches = {}
+    for image in images:
+        if image.with_suffix(".xml") in beside:
+            matches[image] = image.with_suffix(".xml")
+            continue
+        common = {path: _common_end(image.parent, path.parent) for path in apart[image.stem]}
+        best = max(common.values(), default=0)
+        fits = [path for path in common if common[path] == best]
+        if not fits or (best == 0 and stems[image.stem] > 1):
+            continue
+        if len(fits) > 1:
+            raise ValueError(
+                f"annotations {str(fits[0])!r} and {str(fits[1])!r} both fit {image.name!r}; "
+                "lay them out in folders named like those of the images"
+            )
+        matches[image] = fits[0]
+    return matches
+
+
+def _common_end(first: Path, second: Path) -> int:
+    """How many folders two paths have in common, counted from the last."""
+    pairs = zip(reversed(first.parts), reversed(second.parts), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _visible(name: str) -> bool:
+    return not name.startswith(".") and name != "__MACOSX"

@@ -1,0 +1,111 @@
+"""Images listed by one file, with labels and boxes: COCO's JSON, or a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .annotations import Listing, read_coco, read_table
+from .images import Entry, FileImages
+from .labels import LabelMap, common_label, open_label_map
+
+__all__ = ["CocoImages", "TableImages"]
+
+
+class _ListedImages(FileImages):
+    """Images of a listing, in its order; one that is missing fails when it is asked for."""
+
+    def __init__(
+        self,
+        file: Path,
+        read: Callable[[Path, LabelMap | None], Listing],
+        label_map: str | os.PathLike[str] | None,
+        folders: Callable[[Path], Iterator[Path]],
+    ) -> None:
+        if not file.is_file():
+            raise ValueError(f"{str(file)!r} is no file; check the path")
+        annotations, labels = read(file, None if label_map is None else open_label_map(label_map))
+        if not annotations:
+            raise ValueError(f"{str(file)!r} lists no images")
+        tried = list(folders(file))
+        root = next((f for f in tried if any((f / path).is_file() for path in annotations)), None)
+        if root is None:
+            raise ValueError(
+                f"not one image of {str(file)!r}, such as {next(iter(annotations))!r}, lies in "
+                + ", ".join(map(repr, map(str, tried)))
+            )
+        entries = [
+            Entry.of(
+                Path(path),
+                common_label(labels.find(item.name) for item in annotation.objects),
+                annotation,
+                labels,
+            )
+            for path, annotation in annotations.items()
+        ]
+        super().__init__(root, file.stem, labels, entries)
+
+
+class CocoImages(_ListedImages):
+    """COCO's images with the boxes of an ``instances_*.json``.
+
+    The images lie beside the file, or in a folder beside it or beside its folder: for
+    ``annotations/instances_val2017.json`` in ``val2017``, ``images/val2017`` or ``images``. Classes
+    are the categories in the order of their ids. An image has the label that all its objects
+    have, or None where they differ. Boxes of crowds are left out and counted.
+
+    Args:
+        file: the JSON file.
+        label_map: ``"imagenet-1k"`` or a file that :func:`open_label_map` reads, by the names of
+            categories; those that are not in it have box label -1.
+
+    Raises:
+        ValueError: the file is missing or malformed, none of its images is found, or none of its
+            categories is in the label map.
+
+    See :class:`FileImages` for the attributes.
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        label_map: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(Path(file), read_coco, label_map, _coco_folders)
+
+
+class TableImages(_ListedImages):
+    """Images listed by a CSV file of path, label, x0, y0, x1, y1; several rows are several boxes.
+
+    The header row is required; boxes are half-open pixel edges of the upright image. Labels are
+    whole numbers, or names that are numbered in natural order. Blank fields are a label or a
+    box that is not known. An image has the label that all its rows have, or None where they
+    differ.
+
+    Args:
+        file: the CSV file; paths in it are relative to its folder.
+        label_map: ``"imagenet-1k"`` or a file that :func:`open_label_map` reads; every label
+            must be in it.
+
+    Raises:
+        ValueError: the file is missing or malformed, none of its images is found, or a label is
+            not in the label map.
+
+    See :class:`FileImages` for the attributes.
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        label_map: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(Path(file), read_table, label_map, lambda path: iter([path.parent]))
+
+
+def _coco_folders(file: Path) -> Iterator[Path]:
+    split = file.stem.rpartition("_")[2]
+    for top in (file.parent, file.absolute().parent.parent):
+        yield from (top / split, top / "images" / split, top / "images", top)

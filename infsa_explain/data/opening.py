@@ -1,0 +1,60 @@
+"""Data sets by name or path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .digits import PhotoDigits
+from .folders import ImageFolder, Split
+from .listings import CocoImages, TableImages
+from .samples import ImageData
+from .subsets import limited
+
+__all__ = ["open_data"]
+
+
+def open_data(
+    name_or_path: str | os.PathLike[str],
+    *,
+    split: Split = "val",
+    size: int | None = None,
+    seed: int = 0,
+    label_map: str | os.PathLike[str] | None = None,
+) -> ImageData:
+    """Open a data set by name, folder or file.
+
+    Args:
+        name_or_path: ``"photo-digits"``, the embedded benchmark; a folder that
+            :class:`ImageFolder` reads; a ``.json`` that :class:`CocoImages` reads; or a ``.csv``
+            that :class:`TableImages` reads.
+        split: ``"val"`` or ``"train"``; without effect where there are no splits.
+        size: number of samples: as many as photo-digits is to make (500 by default), or the
+            limit of a subset of other data (all by default).
+        seed: the series of photo-digits, or the choice of the subset.
+        label_map: ``"imagenet-1k"`` or a file that :func:`open_label_map` reads: labels as
+            a model numbers them, where the data set's own differ.
+
+    Raises:
+        ValueError: there is no such data, ``size`` is below 1, or as the classes above.
+    """
+    if size is not None and size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    if name_or_path == PhotoDigits.name:
+        if label_map is not None:
+            raise ValueError(f"a label map is not for {PhotoDigits.name!r}, whose labels are fixed")
+        return PhotoDigits(split, 500 if size is None else size, seed)
+    path = Path(name_or_path)
+    if not path.exists():
+        raise ValueError(
+            f"data {str(name_or_path)!r} is neither {PhotoDigits.name!r} nor an existing folder "
+            "of images (Tiny-ImageNet's layout, class folders, or just images), COCO .json or .csv"
+        )
+    data: ImageData
+    if path.is_file() and path.suffix.lower() == ".json":
+        data = CocoImages(path, label_map=label_map)
+    elif path.is_file() and path.suffix.lower() == ".csv":
+        data = TableImages(path, label_map=label_map)
+    else:
+        data = ImageFolder(path, split=split, label_map=label_map)
+    return data if size is None else limited(data, size, seed)
