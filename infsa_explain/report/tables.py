@@ -115,8 +115,8 @@ def caution(intervals: Iterable[MeanInterval]) -> str:
     if fewest >= MINIMUM_IMAGES:
         return ""
     return (
-        f"\ncaution: {fewest} images; with fewer than {MINIMUM_IMAGES}, bootstrap intervals are too "
-        "narrow and tests say little\n"
+        f"\ncaution: {fewest} images; with fewer than {MINIMUM_IMAGES}, bootstrap intervals are "
+        "too narrow and tests say little\n"
     )
 
 
