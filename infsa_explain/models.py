@@ -164,7 +164,7 @@ PUBLISHED = {"patch_size": 16, "embed_dim": 1024, "num_heads": 64, "pre_logits":
 #: Small models for the embedded benchmark: 14×14 patches of 8×8 pixels.
 DIGITS = {
     "patch_size": 8,
-    "embed_dim": 96,
+    "embed_dim": 128,
     "depth": 4,
     "num_heads": 8,
     "global_pool": "avg",
@@ -342,13 +342,22 @@ def card_facts(name: str) -> tuple[str, str, str, str]:
 def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
     """A copy of a model with freshly initialised weights; the caller's random state is kept.
 
+    timm's models say how they are initialised (``init_weights``), Hugging Face's are built anew
+    from their ``config``.
+
     Raises:
-        ValueError: if the model does not say how it is initialised, as timm's do.
+        ValueError: if the model says neither.
     """
-    if not hasattr(model, "init_weights"):
-        raise ValueError(f"{type(model).__name__} has no init_weights() to untrain a copy of it")
-    fresh = copy.deepcopy(model)
+    config = getattr(model, "config", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if type(model).__module__.startswith("transformers."):
+            anew: nn.Module = cast(Any, type(model))(config)
+            return anew.to(next(model.parameters())).train(model.training)
+        if not hasattr(model, "init_weights"):
+            raise ValueError(
+                f"{type(model).__name__} has no init_weights() to untrain a copy of it"
+            )
+        fresh = copy.deepcopy(model)
         cast(Any, fresh).init_weights()
     return fresh

@@ -54,15 +54,22 @@ class Recipe:
 
 
 RECIPES: dict[str, dict[str, Any]] = {
-    "photo-digits": {"epochs": 22, "window_epochs": 16, "lr": 2e-3},
+    "photo-digits": {
+        "epochs": 36,
+        "window_epochs": 28,
+        "batch_size": 32,
+        "lr": 1.5e-3,
+        "amp": True,
+    },
     "folder": {
-        "epochs": 40,
+        "epochs": 60,
         "lr": 2e-3,
         "warmup_epochs": 3,
         "mixup": 0.2,
         "cutmix": 0.5,
         "erasing": 0.1,
         "drop_path": 0.05,
+        "amp": True,
     },
 }
 

@@ -43,8 +43,8 @@ __all__ = ["Epoch", "train"]
 
 #: A rise of the share of dead heads from one epoch to the next that is worth a warning.
 DEAD_HEAD_JUMP = 0.2
-#: Held-out images of ``photo-digits`` that every epoch is scored on.
-HELD_OUT = 500
+#: Held-out images of ``photo-digits`` that every epoch is scored on, and the card of the result.
+HELD_OUT, CARD_HELD_OUT = 500, 2000
 
 
 @dataclass(frozen=True)
@@ -357,6 +357,8 @@ def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> 
     arguments = recipe.model_args | {"num_classes": len(data.classes)}
     save(model, path, architecture=recipe.model, arguments=arguments, classes=data.classes)
     model.load_state_dict(read_checkpoint(path)[0])
+    if recipe.data == PhotoDigits.name:
+        data = PhotoDigits("val", max(len(data), CARD_HELD_OUT))
     accuracy = bootstrap_mean(correct(model, data))
     facts = {
         "model": recipe.model,

@@ -117,7 +117,7 @@ class TestBoxes:
     def test_the_ground_alone_leaves_the_box(self, split):
         """At difficulty 0 the digit is all there is: strokes are found by their brightness."""
         for i in range(60):
-            image, _, boxes, _ = PhotoDigits(split, 60, difficulty=0)[i]
+            image, _, boxes, *_ = PhotoDigits(split, 60, difficulty=0)[i]
             brightness = image.max(axis=-1).astype(float)
             x0, y0, x1, y1 = boxes[0].astype(int)
             outside = brightness.copy()
@@ -125,11 +125,12 @@ class TestBoxes:
             assert not outside.any()
             # The brightest pixel is all stroke; rounding to 8 bits costs up to 1.
             assert outline(brightness >= INK * brightness.max() - 1) == [x0, y0, x1, y1]
-            assert max(x1 - x0, y1 - y0) <= DIGIT_SIDE[1]
+            # A training digit is stretched by up to an eighth, and turned.
+            assert max(x1 - x0, y1 - y0) <= DIGIT_SIDE[1] * (1.4 if split == "train" else 1)
 
     def test_the_digit_changes_nothing_outside_its_box(self, before_the_digit):
         for i in range(40):
-            image, _, boxes, _ = PhotoDigits("val", 40)[i]
+            image, _, boxes, *_ = PhotoDigits("val", 40)[i]
             ground = np.clip(np.rint(before_the_digit[-1] * 255), 0, 255).astype(np.uint8)
             changed = np.abs(image.astype(int) - ground).max(axis=-1)
             # A quarter of a stroke lightens its ground by about a quarter of the contrast or more.
@@ -146,6 +147,18 @@ class TestBoxes:
             trimmed = digits._trim(whole)
             assert (trimmed >= 0.25).sum() == (whole >= 0.25).sum()
             assert outline(trimmed >= 0.25) == [0, 0, *trimmed.shape[::-1]]
+
+    def test_training_varies_the_shape_and_evaluation_does_not(self):
+        """The glyph of a digit drawn over and over: its box keeps its proportions in one split."""
+        for split, varies in (("train", True), ("val", False)):
+            sources = digits._sources(split)
+            one = sources._replace(glyphs=sources.glyphs[:1], labels=sources.labels[:1])
+            shapes = set()
+            for seed in range(20):
+                _, label, (x0, y0, x1, y1) = digits._draw(one, np.random.default_rng(seed), 1.0)
+                assert label == sources.labels[0]
+                shapes.add(round((y1 - y0) / (x1 - x0), 1))
+            assert (len(shapes) > 3) == varies, shapes
 
     def test_difficulty_moves_nothing(self):
         for i in range(20):

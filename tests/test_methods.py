@@ -41,7 +41,7 @@ LAYER_METHODS = [case for case in EVERY if METHODS[case.values[0]].scope == "lay
 
 def build(kind, **kwargs):
     torch.manual_seed(0)
-    arguments = {"img_size": 32, "depth": 3, **PREFIX, **kwargs}
+    arguments = {"img_size": 32, "embed_dim": 96, "depth": 3, **PREFIX, **kwargs}
     model = timm.create_model(NAMES[kind], **arguments)
     with torch.no_grad():
         model.pos_embed.normal_()

@@ -15,7 +15,7 @@ from torch import nn
 from infsa_explain.attention import LinearInfSA, PureInfSA
 from infsa_explain.checkpoints import read_checkpoint, save
 from infsa_explain.graphs import capture, dead_heads
-from infsa_explain.models import BUNDLED, InfViT, load, registered, weights_file
+from infsa_explain.models import BUNDLED, InfViT, load, registered, untrained, weights_file
 from infsa_explain.preprocessing import preprocess
 
 HERE = [name for name in BUNDLED if os.path.isfile(weights_file(name))]
@@ -335,3 +335,22 @@ class TestLoad:
         torch.save(small().state_dict(), tmp_path / "a.pt")
         with pytest.raises(ValueError, match=r"a\.pt does not say which model it is for"):
             load(tmp_path / "a.pt")
+
+
+class TestUntrained:
+    def test_a_hugging_face_model_is_built_anew(self):
+        transformers = pytest.importorskip("transformers")
+        config = transformers.ViTConfig(
+            hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=48
+        )
+        model = transformers.ViTForImageClassification(config).eval()
+        fresh, again = untrained(model, seed=1), untrained(model, seed=1)
+        assert not fresh.training
+        name = max(dict(model.named_parameters()), key=lambda n: model.get_parameter(n).numel())
+        assert not torch.equal(model.get_parameter(name), fresh.get_parameter(name))
+        for a, b in zip(fresh.parameters(), again.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+    def test_a_model_that_does_not_say_how_is_refused(self):
+        with pytest.raises(ValueError, match=r"Linear has no init_weights\(\) to untrain"):
+            untrained(nn.Linear(2, 2))

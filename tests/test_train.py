@@ -22,7 +22,7 @@ from infsa_explain.data import PhotoDigits, open_data
 from infsa_explain.data.digits import DIGIT_SIDE
 from infsa_explain.models import load
 from infsa_explain.preprocessing import preprocess
-from infsa_explain.recipes import Recipe, recipe_for
+from infsa_explain.recipes import RECIPES, Recipe, recipe_for
 from infsa_explain.train import train
 
 TINY = {"depth": 1, "embed_dim": 16, "num_heads": 2}
@@ -45,6 +45,7 @@ class Killed(Exception):
 @pytest.fixture(autouse=True)
 def few_held_out(monkeypatch):
     monkeypatch.setattr(training, "HELD_OUT", 40)
+    monkeypatch.setattr(training, "CARD_HELD_OUT", 40)
 
 
 @pytest.fixture(scope="module")
@@ -354,16 +355,13 @@ class TestWindow:
 class TestRecipeFor:
     def test_the_datas_own(self, folder):
         digits = recipe_for("infvit_linear_digits", "photo-digits", lr=None, batch_size=8)
-        assert (digits.epochs, digits.window_epochs, digits.lr, digits.batch_size) == (
-            22,
-            16,
-            2e-3,
-            8,
-        )
+        own = RECIPES["photo-digits"]
+        assert (digits.epochs, digits.window_epochs) == (own["epochs"], own["window_epochs"])
+        assert (digits.lr, digits.batch_size) == (own["lr"], 8)
         assert digits.mixup == digits.cutmix == 0
         photos = recipe_for("infvit_linear_photos", str(folder), seed=4)
         assert (photos.window_epochs, photos.mixup, photos.cutmix, photos.seed) == (0, 0.2, 0.5, 4)
 
-    @pytest.mark.parametrize(("epochs", "windowed"), [(16, 0), (17, 16), (3, 0)])
+    @pytest.mark.parametrize(("epochs", "windowed"), [(28, 0), (29, 28), (3, 0)])
     def test_a_run_shorter_than_the_curriculum_has_none(self, epochs, windowed):
         assert recipe_for("x", "photo-digits", epochs=epochs).window_epochs == windowed

@@ -6,7 +6,8 @@ fragments of other digits. The class is the digit, and its box is known exactly.
 downloaded: both sources come with scikit-learn.
 
 Training and evaluation share neither handwriting nor ground: the digits are split in two by
-class, and each photograph by a vertical line.
+class, and each photograph by a vertical line. Handwriting is scarce, so training varies its shape a
+little; evaluation takes it as it was written.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ IMAGE_SIZE = 112
 #: Side of a digit in pixels, smallest and largest; its 8x8 original is enlarged to it.
 DIGIT_SIDE = (28, 40)
 #: Number of fragments of other digits, smallest and largest.
-DISTRACTORS = (1, 2)
+DISTRACTORS = (1, 1)
 #: Brightness that is left to the photographs, so that every digit can be lighter than its ground.
 GROUND_BRIGHTNESS = 0.4
 #: Difference of lightness between a digit and the ground below it, at least (0 to 1).
 CONTRAST = 0.5
 #: Share of every digit class, and of every photograph's width, that is used for training.
 TRAIN_SHARE = 0.7
+#: Largest change of a training digit's shape: rotation and slant in radians, and stretch as a
+#: share.
+ROTATION, SLANT, STRETCH = 0.2, 0.2, 0.12
 #: A pixel belongs to a stroke where at least this much of its colour is the stroke's.
 INK = 0.25
 
@@ -45,6 +49,7 @@ class _Sources(NamedTuple):
     glyphs: NDArray[np.float32]  # (n, 8, 8), 0 to 1
     labels: NDArray[np.int64]  # (n,)
     photographs: list[NDArray[np.uint8]]  # each (H, W, 3)
+    augmented: bool  # whether the shape of the handwriting varies
 
 
 @lru_cache(maxsize=2)
@@ -64,7 +69,8 @@ def _sources(split: Split) -> _Sources:
         cut = int(TRAIN_SHARE * photograph.shape[1])
         photographs.append(photograph[:, :cut] if split == "train" else photograph[:, cut:])
     glyphs = (digits.images[index] / 16).astype(np.float32)
-    return _Sources(glyphs, digits.target[index].astype(np.int64), photographs)
+    labels = digits.target[index].astype(np.int64)
+    return _Sources(glyphs, labels, photographs, split == "train")
 
 
 class PhotoDigits:
@@ -128,7 +134,7 @@ def _draw(
     canvas = _ground(sources.photographs, rng) * np.float32(GROUND_BRIGHTNESS * difficulty)
     chosen = int(rng.integers(len(sources.glyphs)))
     stroke = _enlarge(sources.glyphs[chosen], int(rng.integers(*DIGIT_SIDE, endpoint=True)))
-    stroke = _trim(stroke)
+    stroke = _trim(_reshape(stroke, rng) if sources.augmented else stroke)
     top, left = _place(stroke.shape, rng)
     height, width = stroke.shape
     box = (left, top, left + width, top + height)
@@ -161,6 +167,21 @@ def _enlarge(glyph: NDArray[np.float32], side: int) -> NDArray[np.float32]:
     return np.clip(enlarged, 0, 1).astype(np.float32)
 
 
+def _reshape(stroke: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Rotate, slant and stretch a little about the centre, on a canvas with room for it."""
+    angle, slant = rng.uniform(-ROTATION, ROTATION), rng.uniform(-SLANT, SLANT)
+    stretch = 1 + rng.uniform(-STRETCH, STRETCH, size=2)
+    cos, sin = np.cos(angle), np.sin(angle)
+    matrix = np.array([[cos, -sin], [sin, cos]]) @ [[1, slant], [0, 1]] @ np.diag(stretch)
+    side, margin = len(stroke), len(stroke) // 4
+    padded = np.pad(stroke, margin)
+    centre = np.full(2, (side - 1) / 2 + margin)
+    warp = np.column_stack([matrix, centre - matrix @ centre])
+    size = padded.shape[1], padded.shape[0]
+    reshaped = cv2.warpAffine(padded, warp, size, flags=cv2.INTER_LINEAR)
+    return reshaped.astype(np.float32)
+
+
 def _trim(stroke: NDArray[np.float32]) -> NDArray[np.float32]:
     """The smallest rectangle that holds all ink, so that its outline is the box."""
     rows, columns = np.nonzero(stroke >= INK)
@@ -168,10 +189,10 @@ def _trim(stroke: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _fragment(glyph: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """A 4x4 corner of another digit, at a digit's scale: strokes that are no digit."""
-    row, column = rng.integers(0, 4, size=2, endpoint=True)
-    side = int(rng.integers(*DIGIT_SIDE, endpoint=True)) // 2
-    return _enlarge(glyph[row : row + 4, column : column + 4], side)
+    """A 3x3 piece of another digit, at a digit's scale: strokes that are no digit."""
+    row, column = rng.integers(0, 5, size=2, endpoint=True)
+    side = int(rng.integers(*DIGIT_SIDE, endpoint=True)) * 3 // 8
+    return _enlarge(glyph[row : row + 3, column : column + 3], side)
 
 
 def _place(shape: tuple[int, ...], rng: np.random.Generator) -> tuple[int, int]:
