@@ -11,14 +11,18 @@ import infsa_explain
 from infsa_explain.data import PhotoDigits
 from infsa_explain.heatmap import grid
 
-TWINS = {"linear": "infvit_linear_digits", "pure": "infvit_pure_digits"}
-SAMPLE = PhotoDigits("val", 8)[4]
+TWINS = {
+    "linear": ("infvit_linear_digits", ("visits", "perron", "linear", "degree")),
+    "pure": ("infvit_pure_digits", ("visits", "perron")),
+    "softmax": ("vit_softmax_digits", ("visits", "attention", "rollout")),
+}
+SAMPLE = PhotoDigits("val", 8)[0]
 
 maps = {}
-for twin, name in TWINS.items():
+for twin, (name, methods) in TWINS.items():
     model = infsa_explain.load(name)
     images = infsa_explain.preprocess(model, SAMPLE.image)
-    for method in ("visits", "perron", "linear", "degree"):
+    for method in methods:
         maps[f"{twin}: {method}"] = infsa_explain.explain(model, images, method).maps[0]
 figure = grid(SAMPLE.image, maps, boxes=SAMPLE.boxes, columns=5)
 figure.savefig(Path(__file__).parent / "look.png", dpi=80)
