@@ -103,6 +103,24 @@ def test_boxes_on_the_bundled_model_writes_a_run(cli, tmp_path):
     assert len(rows) == 3 * 4
 
 
+@pytest.mark.parametrize("command", ["morf", "boxes", "align"])
+def test_a_corrupt_image_is_left_out_and_told_of(cli, tmp_path, command):
+    for i in range(20):  # the first batch has none that can be read
+        (tmp_path / f"{i:02}.png").write_bytes(b"no image")
+    for i in (20, 21):
+        pixels = np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    options = (command, "--model", "vit_softmax_photos", "--data", tmp_path, "--limit", 99)
+    options += ("--steps", "2") if command != "boxes" else ()
+    code, stdout, stderr = cli(*options, "--json")
+    assert code == 0
+    assert json.loads(stdout)[0]  # of the two that can be read
+    assert stderr.count("left out:") == 20 and "00.png" in stderr
+    assert "20 times an image could not be read" in stderr
+    code, _, stderr = cli(*options, "--strict")
+    assert code == 2 and stderr.count("\n") == 1 and "00.png" in stderr
+
+
 def test_map_writes_an_overlay_and_the_raw_map(cli, tmp_path):
     photo = tmp_path / "a photo, wide.png"
     pixels = np.random.default_rng(0).integers(0, 256, (90, 140, 3), dtype=np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,7 @@ from .options import (
     ResumeOption,
     SeedOption,
     SplitOption,
+    StrictOption,
     integer,
     load_models,
     method_names,
@@ -66,6 +68,7 @@ def morf(
     out: OutOption = None,
     force: ForceOption = False,
     resume: ResumeOption = False,
+    strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove patches, most relevant first, and watch the prediction go: MoRF-AOC.
@@ -93,7 +96,8 @@ def morf(
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)
-    run = _measure("morf", evaluate.evaluate_morf, loaded, images, options, out, force, resume)
+    measure = evaluate.evaluate_morf
+    run = _measure("morf", measure, loaded, images, options, out, force, resume, strict)
     summaries = report.summarise_morf(run.rows)
     if run.folder is not None:
         report.write_morf(run.folder, run.rows)
@@ -128,6 +132,7 @@ def boxes(
     out: OutOption = None,
     force: ForceOption = False,
     resume: ResumeOption = False,
+    strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare maps with the objects' boxes: PR-AUC and its relatives.
@@ -151,7 +156,8 @@ def boxes(
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)
-    run = _measure("boxes", evaluate.evaluate_boxes, loaded, images, options, out, force, resume)
+    measure = evaluate.evaluate_boxes
+    run = _measure("boxes", measure, loaded, images, options, out, force, resume, strict)
     summaries = report.summarise_boxes(run.rows)
     if run.folder is not None:
         report.write_boxes(run.folder, run.rows)
@@ -189,6 +195,7 @@ def align(
     out: OutOption = None,
     force: ForceOption = False,
     resume: ResumeOption = False,
+    strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare Linear-InfSA's weights with the Perron vector they stand for, and with what is free.
@@ -248,12 +255,21 @@ def _measure(
     out: Path | None,
     force: bool,
     resume: bool,
+    strict: bool,
 ) -> _Run:
     """Apply a measure to every model; the rows go to a run folder as they come."""
     from ..data import Subset
     from ..evaluate import RunFolder, describe_run
 
     rows: list[dict[str, Any]] = []
+    skipped: list[str] = []
+
+    def on_skip(message: str) -> None:
+        if strict:
+            raise ValueError(message)
+        skipped.append(message)
+        print(f"left out: {message}", file=sys.stderr)
+
     with ExitStack() as stack:
         advance = stack.enter_context(progress("images", len(images) * len(models)))
         folder = None
@@ -277,5 +293,8 @@ def _measure(
                 name=name,
                 on_row=(lambda row: None) if folder is None else folder.write,
                 on_image=on_image,
+                on_skip=on_skip,
             )
+    if skipped:
+        print(f"{len(skipped)} times an image could not be read and was left out", file=sys.stderr)
     return _Run(rows, None if folder is None else folder.path)

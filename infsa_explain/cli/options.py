@@ -30,6 +30,7 @@ __all__ = [
     "ResumeOption",
     "SeedOption",
     "SplitOption",
+    "StrictOption",
     "integer",
     "load_models",
     "method_names",
@@ -65,6 +66,9 @@ LimitOption = Annotated[int, typer.Option(help="Number of images.")]
 OutOption = Annotated[Path | None, typer.Option(help="Run folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Write over a run in --out.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Stop at an image that cannot be read.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -23,6 +23,7 @@ from ..data.samples import ImageData
 from ..graphs import Layer, capture
 from ..models import untrained
 from ..preprocessing import preprocess
+from .batches import OnSkip, sample_batches, warn
 from .runs import Row, number
 
 __all__ = ["MEASURES", "AlignmentOptions", "evaluate_alignment"]
@@ -66,6 +67,7 @@ def evaluate_alignment(
     name: str = "model",
     on_row: Callable[[Row], None] = lambda row: None,
     on_image: Callable[[int], None] = lambda images: None,
+    on_skip: OnSkip = warn,
 ) -> list[Row]:
     """Compare the linear weights of every layer and head with the Perron vector of their graph.
 
@@ -75,7 +77,8 @@ def evaluate_alignment(
         options: see :class:`AlignmentOptions`.
         name: of the model, in the rows.
         on_row: called with every row as it is ready.
-        on_image: called with the number of images just done.
+        on_image: called with the number of images just done, those left out among them.
+        on_skip: called with a sentence for an image that cannot be read, which is left out.
 
     Returns:
         One row per image, layer and head: ``value`` (the spectral radius ρ), ``second`` (modulus
@@ -95,8 +98,10 @@ def evaluate_alignment(
         raise ValueError(f"side must be 'left' or 'right', got {options.side!r}")
     fresh = untrained(model, options.seed) if options.control else None
     rows: list[Row] = []
-    for start in range(0, len(data), options.batch_size):
-        samples = [data[i] for i in range(start, min(start + options.batch_size, len(data)))]
+    for samples, count in sample_batches(data, options.batch_size, on_skip):
+        if not samples:
+            on_image(count)
+            continue
         images = preprocess(model, [sample.image for sample in samples])
         layers = capture(model, images).layers
         controls = None if fresh is None else capture(fresh, images).layers
@@ -106,7 +111,7 @@ def evaluate_alignment(
                 row = {"image": samples[place].image_id, "model": name, "side": options.side}
                 rows.append(row | {"layer": index, "head": head} | found)
                 on_row(rows[-1])
-        on_image(len(samples))
+        on_image(count)
     return rows
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..data.samples import ImageData
 from ..preprocessing import data_config
 from ..tokens import drop_fill
+from .batches import OnSkip, warn
 from .maps import MapBatch, MapOptions, map_batches
 from .runs import Row, number
 
@@ -49,6 +50,7 @@ def evaluate_morf(
     name: str = "model",
     on_row: Callable[[Row], None] = lambda row: None,
     on_image: Callable[[int], None] = lambda images: None,
+    on_skip: OnSkip = warn,
 ) -> list[Row]:
     """Deletion curves of every method on every image, most and least relevant first.
 
@@ -58,7 +60,8 @@ def evaluate_morf(
         options: see :class:`MorfOptions`.
         name: of the model, in the rows.
         on_row: called with every row as it is ready.
-        on_image: called with the number of images just done.
+        on_image: called with the number of images just done, those left out among them.
+        on_skip: called with a sentence for an image that cannot be read, which is left out.
 
     Returns:
         Rows with ``image``, ``model``, ``method``, ``order``, ``layers``, ``fill``, ``target``,
@@ -71,11 +74,11 @@ def evaluate_morf(
     options = options or MorfOptions()
     predict = _predictor(model, options)
     rows: list[Row] = []
-    for batch in map_batches(model, data, options):
+    for batch in map_batches(model, data, options, on_skip):
         for row in _rows(batch, predict, options, name):
             rows.append(row)
             on_row(row)
-        on_image(len(batch.samples))
+        on_image(batch.count)
     return rows
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ..data.samples import ImageData
 from ..preprocessing import frame_boxes
+from .batches import OnSkip, warn
 from .maps import MapBatch, MapOptions, map_batches
 from .runs import Row, number
 
@@ -51,6 +52,7 @@ def evaluate_boxes(
     name: str = "model",
     on_row: Callable[[Row], None] = lambda row: None,
     on_image: Callable[[int], None] = lambda images: None,
+    on_skip: OnSkip = warn,
 ) -> list[Row]:
     """Compare the maps of every method with the boxes of every image, pixel by pixel.
 
@@ -63,7 +65,8 @@ def evaluate_boxes(
         options: see :class:`BoxOptions`.
         name: of the model, in the rows.
         on_row: called with every row as it is ready.
-        on_image: called with the number of images just done.
+        on_image: called with the number of images just done, those left out among them.
+        on_skip: called with a sentence for an image that cannot be read, which is left out.
 
     Returns:
         Rows with ``image``, ``model``, ``method``, ``layers``, ``label``, ``predicted``,
@@ -78,7 +81,7 @@ def evaluate_boxes(
     if options.boxes not in ("all", "label"):
         raise ValueError(f"boxes must be 'all' or 'label', got {options.boxes!r}")
     rows: list[Row] = []
-    for batch in map_batches(model, data, options):
+    for batch in map_batches(model, data, options, on_skip):
         masks = _masks(model, batch, options)
         for method, explanation in batch.explanations.items():
             measures = _measures(batch.scores(method), masks, options)
@@ -96,7 +99,7 @@ def evaluate_boxes(
                     }
                 )
                 on_row(rows[-1])
-        on_image(len(batch.samples))
+        on_image(batch.count)
     return rows
 
 

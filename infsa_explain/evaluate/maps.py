@@ -13,6 +13,7 @@ from ..methods import METHODS, MethodNotApplicable, applicable_methods, get_meth
 from ..methods.explaining import Explanation, explain_graphs
 from ..models import untrained
 from ..preprocessing import preprocess
+from .batches import OnSkip, sample_batches, warn
 
 __all__ = ["UNTRAINED", "MapBatch", "MapOptions", "choose_methods", "map_batches"]
 
@@ -47,13 +48,15 @@ class MapBatch:
     """Some images with the maps of every method.
 
     Attributes:
-        samples: the images as the data set gave them.
+        samples: the images as the data set gave them, at least one.
+        count: of the images that were tried for it.
         images: (B, 3, h, w), as the model takes them.
         logits: (B, C).
         explanations: by method. Where every head is dead the map is NaN.
     """
 
     samples: list[Sample]
+    count: int
     images: Tensor
     logits: Tensor
     explanations: dict[str, Explanation]
@@ -87,13 +90,16 @@ def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]
     return list(dict.fromkeys(methods))
 
 
-def map_batches(model: nn.Module, data: ImageData, options: MapOptions) -> Iterator[MapBatch]:
+def map_batches(
+    model: nn.Module, data: ImageData, options: MapOptions, on_skip: OnSkip = warn
+) -> Iterator[MapBatch]:
     """Explain a data set, some images at a time.
 
     Args:
         model: a supported ViT in eval mode.
         data: the images.
         options: see :class:`MapOptions`.
+        on_skip: called with a sentence for an image that cannot be read.
 
     Raises:
         ValueError: as :func:`choose_methods`, or for a layer or head out of range.
@@ -101,8 +107,11 @@ def map_batches(model: nn.Module, data: ImageData, options: MapOptions) -> Itera
     methods = choose_methods(model, options.methods)
     controlled = any(method.startswith(UNTRAINED) for method in methods)
     fresh = untrained(model, options.seed) if controlled else None
-    for start in range(0, len(data), BATCH):
-        samples = [data[i] for i in range(start, min(start + BATCH, len(data)))]
+    unread = 0
+    for samples, count in sample_batches(data, BATCH, on_skip):
+        if not samples:
+            unread += count
+            continue
         images = preprocess(model, [sample.image for sample in samples])
         graphs = capture(model, images)
         fresh_graphs = graphs if fresh is None else capture(fresh, images)
@@ -116,4 +125,5 @@ def map_batches(model: nn.Module, data: ImageData, options: MapOptions) -> Itera
                 gamma=options.gamma,
                 seeds=[sample.image_id for sample in samples],
             )
-        yield MapBatch(samples, images, graphs.logits, explanations)
+        yield MapBatch(samples, unread + count, images, graphs.logits, explanations)
+        unread = 0
