@@ -270,7 +270,7 @@ def _harmonic(op: AttentionOperator) -> tuple[Tensor, Tensor]:
         growth = torch.where(support, image / h, 0.0)
         value = right.value[..., None]
         if bool((support & ((growth - value).abs() > 1e-10 * value)).any()):
-            h = (image + value * h) / (2 * value)
+            h = torch.where(support, (image + value * h) / (2 * value), 0.0)
         else:
             break
     return h, growth

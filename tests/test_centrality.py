@@ -406,6 +406,16 @@ def test_doobs_walk_of_a_graph_without_cycles_is_undefined(wanted):
     assert not result.converged.any()
 
 
+def test_a_graph_without_cycles_does_not_spoil_one_with_weak_links_beside_it():
+    one_way = np.diag(np.ones(3), 1)
+    weak = np.diag([1.0, 0.5, 0.5, 0.5]) + 1e-5 * np.diag(np.ones(3), -1)  # h falls by 2e-5 a token
+    q = torch.tensor(np.stack([one_way, weak]))[None]
+    both = doob_visits(AttentionOperator(q, (4 * torch.eye(4).double()).expand_as(q)), 0.9)
+    assert both.scores[0, 0].isnan().all()
+    assert both.converged.tolist() == [[False, True]]
+    close(both.scores[0, 1], doob_visits(graph(weak), 0.9).scores[0, 0].numpy(), 1e-14)
+
+
 def test_doobs_walk_of_a_softmax_graph_is_refused():
     with pytest.raises(ValueError, match="constant, so Doob's walk is the walk itself: use visits"):
         doob_visits(operator(kind="softmax"), 0.9)

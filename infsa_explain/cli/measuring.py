@@ -221,9 +221,8 @@ def align(
     )
     if side not in ("left", "right"):
         raise ValueError(f"--side must be 'left' or 'right', got {side!r}")
-    run = _measure(
-        "align", evaluate.evaluate_alignment, loaded, images, options, out, force, resume
-    )
+    measure = evaluate.evaluate_alignment
+    run = _measure("align", measure, loaded, images, options, out, force, resume, strict)
     vectors, layers = report.summarise_alignment(run.rows), report.summarise_layers(run.rows)
     if run.folder is not None:
         report.write_alignment(run.folder, run.rows)
