@@ -1,4 +1,4 @@
-"""Print the table of supported models, each row from a small model that is built and tried here.
+"""Make ``docs/support.md``: what can be read, each row from a small model built and tried here.
 
 Run from the checkout: ``python docs/support_table.py``. The tests try the same models.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -244,5 +245,12 @@ def table() -> str:
     return "\n".join(lines)
 
 
+HEAD = """# Which Vision Transformers can be read
+
+`docs/support_table.py` makes this page: it builds each model, small, and tries it. The tests try the
+same models. Hugging Face's need the extra `hf`.
+
+"""
+
 if __name__ == "__main__":
-    print(table())
+    Path(__file__).with_name("support.md").write_text(HEAD + table() + "\n")
