@@ -247,8 +247,8 @@ def table() -> str:
 
 HEAD = """# Which Vision Transformers can be read
 
-`docs/support_table.py` makes this page: it builds each model, small, and tries it. The tests try the
-same models. Hugging Face's need the extra `hf`.
+`docs/support_table.py` makes this page: it builds each model, small, and tries it. The tests try
+the same models. Hugging Face's need the extra `hf`.
 
 """
 
