@@ -8,6 +8,8 @@ import typer
 
 __all__ = ["main"]
 
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command line: exit 0 done, 1 failed, 2 wrong use, 130 interrupted.
@@ -20,8 +22,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        code = INTERRUPTED
     except Exception as error:
         if "--debug" in sys.argv[1:2]:
             raise
@@ -30,6 +31,8 @@ def main() -> None:
             sys.exit(2)
         print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ValueError) or _is_usage(error) else 1)
+    if code == INTERRUPTED:  # as typer, too, has it
+        print("interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

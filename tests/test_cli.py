@@ -123,6 +123,15 @@ def test_a_corrupt_image_is_left_out_and_told_of(cli, tmp_path, command):
     assert code == 2 and stderr.count("\n") == 1 and "00.png" in stderr
 
 
+def test_an_interrupted_run_says_so(cli, monkeypatch):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("infsa_explain.evaluate.evaluate_morf", stop)
+    code, _, stderr = cli("morf", "--limit", 1)
+    assert (code, stderr) == (130, "interrupted\n")
+
+
 def test_map_writes_an_overlay_and_the_raw_map(cli, tmp_path):
     photo = tmp_path / "a photo, wide.png"
     pixels = np.random.default_rng(0).integers(0, 256, (90, 140, 3), dtype=np.uint8)
