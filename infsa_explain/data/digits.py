@@ -1,8 +1,8 @@
 """photo-digits: the embedded benchmark, handwritten digits on crops of photographs.
 
 One real handwritten digit (scikit-learn's ``load_digits``) lies at a random place on a crop
-of a real photograph (``load_sample_images``: ``china.jpg`` and ``flower.jpg``), among
-fragments of other digits. The class is the digit, and its box is known exactly. Nothing is
+of a real photograph (``load_sample_images``: ``china.jpg`` and ``flower.jpg``), beside a
+fragment of another digit. The class is the digit, and its box is known exactly. Nothing is
 downloaded: both sources come with scikit-learn.
 
 Training and evaluation share neither handwriting nor ground: the digits are split in two by
