@@ -123,6 +123,14 @@ def test_a_corrupt_image_is_left_out_and_told_of(cli, tmp_path, command):
     assert code == 2 and stderr.count("\n") == 1 and "00.png" in stderr
 
 
+def test_accuracy_of_the_bundled_model(cli, tmp_path):
+    code, stdout, _ = cli("accuracy", "--limit", 40, "--out", tmp_path / "run")
+    assert code == 0
+    assert "top-1 ↑ [95%]" in stdout and "chance" in stdout
+    (summary,) = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["top1"]["n"] == 40 and summary["top1"]["mean"] > 0.7
+
+
 def test_an_interrupted_run_says_so(cli, monkeypatch):
     def stop(*arguments, **options):
         raise KeyboardInterrupt

@@ -238,6 +238,47 @@ def align(
         print(f"written to {run.folder}/: summary.md, alignment.png, rows.jsonl, config.json")
 
 
+def accuracy(
+    model: ModelOption = [LINEAR_DIGITS],  # noqa: B006  (typer copies it)
+    checkpoint: CheckpointOption = None,
+    data: DataOption = "photo-digits",
+    split: SplitOption = "val",
+    label_map: LabelMapOption = None,
+    limit: LimitOption = 500,
+    batch_size: Annotated[int, typer.Option(help="Images a forward pass.")] = 64,
+    device: DeviceOption = "auto",
+    amp: Annotated[bool, typer.Option("--amp", help="bfloat16 autocast.")] = False,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    force: ForceOption = False,
+    resume: ResumeOption = False,
+    strict: StrictOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Classify images: top-1 and top-5 accuracy.
+
+    Example: infsa-explain accuracy --model vit_base_patch16_224 --data V2 --label-map imagenet-1k
+    """
+    from .. import evaluate, report
+
+    images = open_images(data, split, limit, seed, label_map)
+    loaded = load_models(model, checkpoint, device)
+    options = evaluate.AccuracyOptions(batch_size=batch_size, amp=amp)
+    measure = evaluate.evaluate_accuracy
+    run = _measure("accuracy", measure, loaded, images, options, out, force, resume, strict)
+    summaries = report.summarise_accuracy(run.rows)
+    if run.folder is not None:
+        report.write_accuracy(run.folder, run.rows)
+    if as_json:
+        print_json(summaries)
+        return
+    title = f"{images.name}, {len(images)} images; percent"
+    print_table(title, report.ACCURACY_HEADINGS, report.accuracy_table(summaries))
+    print(report.caution(s.top1 for s in summaries), end="")
+    if run.folder is not None:
+        print(f"\nwritten to {run.folder}/: summary.md, rows.jsonl, config.json")
+
+
 class _Run(NamedTuple):
     """What a measure gave: its rows, and the run folder where there is one."""
 

@@ -3,6 +3,7 @@
 :mod:`infsa_explain.report` turns the rows into tables and pictures.
 """
 
+from .accuracy import AccuracyOptions, evaluate_accuracy
 from .alignment import AlignmentOptions, evaluate_alignment
 from .deletion import MorfOptions, evaluate_morf
 from .localization import BoxOptions, evaluate_boxes
@@ -11,6 +12,7 @@ from .runs import RunFolder, describe_run, fingerprint
 
 __all__ = [
     "UNTRAINED",
+    "AccuracyOptions",
     "AlignmentOptions",
     "BoxOptions",
     "MapOptions",
@@ -18,6 +20,7 @@ __all__ = [
     "RunFolder",
     "choose_methods",
     "describe_run",
+    "evaluate_accuracy",
     "evaluate_alignment",
     "evaluate_boxes",
     "evaluate_morf",

@@ -1,5 +1,12 @@
 """Rows become tables and pictures; every number has its interval, and its control beside it."""
 
+from .accuracy import (
+    ACCURACY_HEADINGS,
+    AccuracySummary,
+    accuracy_table,
+    summarise_accuracy,
+    write_accuracy,
+)
 from .alignment import (
     ALIGNMENT_HEADINGS,
     LAYER_HEADINGS,
@@ -26,6 +33,11 @@ from .localization import BOX_HEADINGS, BoxSummary, box_table, summarise_boxes, 
 from .tables import Difference, caution
 
 __all__ = [
+    "ACCURACY_HEADINGS",
+    "AccuracySummary",
+    "accuracy_table",
+    "summarise_accuracy",
+    "write_accuracy",
     "write_boxes",
     "summarise_boxes",
     "box_table",
