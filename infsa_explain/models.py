@@ -359,5 +359,9 @@ def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
                 f"{type(model).__name__} has no init_weights() to untrain a copy of it"
             )
         fresh = copy.deepcopy(model)
+        for module in fresh.modules():  # what init_weights leaves out in some releases of timm
+            if hasattr(module, "reset_parameters"):
+                cast(Any, module).reset_parameters()
+        torch.manual_seed(seed)
         cast(Any, fresh).init_weights()
     return fresh

@@ -164,6 +164,7 @@ def test_rows_come_as_they_are_ready_and_the_model_is_left_alone(model):
     ("options", "message"),
     [
         (AlignmentOptions(layers=(2,)), r"layer 2 is out of range: the model has 2"),
+        (AlignmentOptions(gamma=1.5), r"gamma must lie in \(0, 1\), got \[1.5\]"),
         (AlignmentOptions(steps=(1,)), r"steps must each be at least 2, got \[1\]"),
         (AlignmentOptions(side="up"), r"side must be 'left' or 'right', got 'up'"),
     ],

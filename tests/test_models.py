@@ -338,6 +338,20 @@ class TestLoad:
 
 
 class TestUntrained:
+    @pytest.mark.parametrize("name", HERE)
+    def test_no_trained_parameter_is_left(self, name):
+        model = load(name)
+        fresh = untrained(model)
+        kept = [n for n, p in model.named_parameters() if torch.equal(p, fresh.get_parameter(n))]
+        assert kept == []
+
+    def test_nor_the_filters_of_the_patches_and_the_norms(self):
+        vit = timm.create_model("vit_tiny_patch16_224", depth=1)
+        for p in vit.parameters():
+            torch.nn.init.constant_(p, 0.123)
+        left = [n for n, p in untrained(vit).named_parameters() if (p == 0.123).any()]
+        assert left == []
+
     def test_a_hugging_face_model_is_built_anew(self):
         transformers = pytest.importorskip("transformers")
         config = transformers.ViTConfig(

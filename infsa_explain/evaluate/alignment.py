@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from infsa_metrics import centred_cosine, cosine, spearman
 from torch import Tensor, nn
 
@@ -23,6 +22,7 @@ from ..data.samples import ImageData
 from ..graphs import Layer, capture
 from ..models import untrained
 from ..preprocessing import preprocess
+from ..solvers import survival_per_head
 from .batches import OnSkip, sample_batches, warn
 from .runs import Row, number
 
@@ -89,7 +89,8 @@ def evaluate_alignment(
         vector, a graph without cycles) is None.
 
     Raises:
-        ValueError: for options out of range, or the right vector of a softmax model.
+        ValueError: for options out of range, γ outside (0, 1) among them, or the right vector of a
+            softmax model.
     """
     options = options or AlignmentOptions()
     if any(k < 2 for k in options.steps):
@@ -144,8 +145,8 @@ def _layer(
         fresh_truth = perron(control.operator, options.side, options.tol)
         for measure, f in MEASURES.items():
             agreement[measure]["untrained"] = f(own, fresh_truth.vector)
-    gamma = layer.gamma if options.gamma is None else torch.full_like(layer.gamma, options.gamma)
-    invalid = (1 - gamma[:, None] * op.row_sums() < 0).double().mean(-1)
+    survival = survival_per_head(op, layer.gamma if options.gamma is None else options.gamma)
+    invalid = (1 - survival * op.double.row_sums() < 0).double().mean(-1)
     dead = (vectors["linear"] == 0).all(-1)
     for image in range(op.shape[0]):
         for head in range(op.shape[1]):
