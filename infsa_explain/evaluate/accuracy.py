@@ -10,7 +10,7 @@ from torch import nn
 
 from ..data.samples import ImageData
 from ..preprocessing import preprocess
-from .batches import OnSkip, sample_batches, warn
+from .batches import OnImage, OnSkip, sample_batches, warn
 from .runs import Row
 
 __all__ = ["AccuracyOptions", "evaluate_accuracy"]
@@ -36,7 +36,7 @@ def evaluate_accuracy(
     *,
     name: str = "model",
     on_row: Callable[[Row], None] = lambda row: None,
-    on_image: Callable[[int], None] = lambda images: None,
+    on_image: OnImage = lambda images: None,
     on_skip: OnSkip = warn,
 ) -> list[Row]:
     """Classify every image.
@@ -59,31 +59,28 @@ def evaluate_accuracy(
     """
     options = options or AccuracyOptions()
     rows: list[Row] = []
-    for samples, count in sample_batches(data, options.batch_size, on_skip):
-        if samples:
-            images = preprocess(model, [sample.image for sample in samples])
-            with (
-                torch.no_grad(),
-                torch.autocast(images.device.type, torch.bfloat16, enabled=options.amp),
-            ):
-                logits = model(images).float().cpu()
-            for sample, scores in zip(samples, logits, strict=True):
-                if sample.label is None or not 0 <= sample.label < len(scores):
-                    raise ValueError(
-                        f"{sample.image_id} has the label {sample.label}; the model has outputs "
-                        f"0 to {len(scores) - 1}"
-                    )
-                own = scores[sample.label]
-                rows.append(
-                    {
-                        "image": sample.image_id,
-                        "model": name,
-                        "label": sample.label,
-                        "predicted": int(scores.argmax()),
-                        "classes": len(scores),
-                        "rank": int((scores >= own).sum()) - 1,
-                    }
+    for samples in sample_batches(data, options.batch_size, on_image, on_skip):
+        images = preprocess(model, [sample.image for sample in samples])
+        with (
+            torch.no_grad(),
+            torch.autocast(images.device.type, torch.bfloat16, enabled=options.amp),
+        ):
+            logits = model(images).float().cpu()
+        for sample, scores in zip(samples, logits, strict=True):
+            if sample.label is None or not 0 <= sample.label < len(scores):
+                raise ValueError(
+                    f"{sample.image_id} has the label {sample.label}; the model has outputs "
+                    f"0 to {len(scores) - 1}"
                 )
-                on_row(rows[-1])
-        on_image(count)
+            rows.append(
+                {
+                    "image": sample.image_id,
+                    "model": name,
+                    "label": sample.label,
+                    "predicted": int(scores.argmax()),
+                    "classes": len(scores),
+                    "rank": int((scores >= scores[sample.label]).sum()) - 1,
+                }
+            )
+            on_row(rows[-1])
     return rows

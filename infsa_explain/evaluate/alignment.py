@@ -23,7 +23,7 @@ from ..graphs import Layer, capture
 from ..models import untrained
 from ..preprocessing import preprocess
 from ..solvers import survival_per_head
-from .batches import OnSkip, sample_batches, warn
+from .batches import OnImage, OnSkip, sample_batches, warn
 from .runs import Row, number
 
 __all__ = ["MEASURES", "AlignmentOptions", "evaluate_alignment"]
@@ -66,7 +66,7 @@ def evaluate_alignment(
     *,
     name: str = "model",
     on_row: Callable[[Row], None] = lambda row: None,
-    on_image: Callable[[int], None] = lambda images: None,
+    on_image: OnImage = lambda images: None,
     on_skip: OnSkip = warn,
 ) -> list[Row]:
     """Compare the linear weights of every layer and head with the Perron vector of their graph.
@@ -99,10 +99,7 @@ def evaluate_alignment(
         raise ValueError(f"side must be 'left' or 'right', got {options.side!r}")
     fresh = untrained(model, options.seed) if options.control else None
     rows: list[Row] = []
-    for samples, count in sample_batches(data, options.batch_size, on_skip):
-        if not samples:
-            on_image(count)
-            continue
+    for samples in sample_batches(data, options.batch_size, on_image, on_skip):
         images = preprocess(model, [sample.image for sample in samples])
         layers = capture(model, images).layers
         controls = None if fresh is None else capture(fresh, images).layers
@@ -112,7 +109,6 @@ def evaluate_alignment(
                 row = {"image": samples[place].image_id, "model": name, "side": options.side}
                 rows.append(row | {"layer": index, "head": head} | found)
                 on_row(rows[-1])
-        on_image(count)
     return rows
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..data.samples import ImageData
 from ..preprocessing import data_config
 from ..tokens import drop_fill
-from .batches import OnSkip, warn
+from .batches import OnImage, OnSkip, warn
 from .maps import MapBatch, MapOptions, map_batches
 from .runs import Row, number
 
@@ -49,7 +49,7 @@ def evaluate_morf(
     *,
     name: str = "model",
     on_row: Callable[[Row], None] = lambda row: None,
-    on_image: Callable[[int], None] = lambda images: None,
+    on_image: OnImage = lambda images: None,
     on_skip: OnSkip = warn,
 ) -> list[Row]:
     """Deletion curves of every method on every image, most and least relevant first.
@@ -74,11 +74,10 @@ def evaluate_morf(
     options = options or MorfOptions()
     predict = _predictor(model, options)
     rows: list[Row] = []
-    for batch in map_batches(model, data, options, on_skip):
+    for batch in map_batches(model, data, options, on_image, on_skip):
         for row in _rows(batch, predict, options, name):
             rows.append(row)
             on_row(row)
-        on_image(batch.count)
     return rows
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..data.samples import ImageData
 from ..preprocessing import frame_boxes
-from .batches import OnSkip, warn
+from .batches import OnImage, OnSkip, warn
 from .maps import MapBatch, MapOptions, map_batches
 from .runs import Row, number
 
@@ -51,7 +51,7 @@ def evaluate_boxes(
     *,
     name: str = "model",
     on_row: Callable[[Row], None] = lambda row: None,
-    on_image: Callable[[int], None] = lambda images: None,
+    on_image: OnImage = lambda images: None,
     on_skip: OnSkip = warn,
 ) -> list[Row]:
     """Compare the maps of every method with the boxes of every image, pixel by pixel.
@@ -81,7 +81,7 @@ def evaluate_boxes(
     if options.boxes not in ("all", "label"):
         raise ValueError(f"boxes must be 'all' or 'label', got {options.boxes!r}")
     rows: list[Row] = []
-    for batch in map_batches(model, data, options, on_skip):
+    for batch in map_batches(model, data, options, on_image, on_skip):
         masks = _masks(model, batch, options)
         for method, explanation in batch.explanations.items():
             measures = _measures(batch.scores(method), masks, options)
@@ -99,7 +99,6 @@ def evaluate_boxes(
                     }
                 )
                 on_row(rows[-1])
-        on_image(batch.count)
     return rows
 
 

@@ -13,7 +13,7 @@ from ..methods import METHODS, MethodNotApplicable, applicable_methods, get_meth
 from ..methods.explaining import Explanation, explain_graphs
 from ..models import untrained
 from ..preprocessing import preprocess
-from .batches import OnSkip, sample_batches, warn
+from .batches import OnImage, OnSkip, sample_batches, warn
 
 __all__ = ["UNTRAINED", "MapBatch", "MapOptions", "choose_methods", "map_batches"]
 
@@ -49,14 +49,12 @@ class MapBatch:
 
     Attributes:
         samples: the images as the data set gave them, at least one.
-        count: of the images that were tried for it.
         images: (B, 3, h, w), as the model takes them.
         logits: (B, C).
         explanations: by method. Where every head is dead the map is NaN.
     """
 
     samples: list[Sample]
-    count: int
     images: Tensor
     logits: Tensor
     explanations: dict[str, Explanation]
@@ -91,7 +89,11 @@ def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]
 
 
 def map_batches(
-    model: nn.Module, data: ImageData, options: MapOptions, on_skip: OnSkip = warn
+    model: nn.Module,
+    data: ImageData,
+    options: MapOptions,
+    on_image: OnImage = lambda images: None,
+    on_skip: OnSkip = warn,
 ) -> Iterator[MapBatch]:
     """Explain a data set, some images at a time.
 
@@ -99,7 +101,7 @@ def map_batches(
         model: a supported ViT in eval mode.
         data: the images.
         options: see :class:`MapOptions`.
-        on_skip: called with a sentence for an image that cannot be read.
+        on_image, on_skip: see :func:`infsa_explain.evaluate.batches.sample_batches`.
 
     Raises:
         ValueError: as :func:`choose_methods`, or for a layer or head out of range.
@@ -107,11 +109,7 @@ def map_batches(
     methods = choose_methods(model, options.methods)
     controlled = any(method.startswith(UNTRAINED) for method in methods)
     fresh = untrained(model, options.seed) if controlled else None
-    unread = 0
-    for samples, count in sample_batches(data, BATCH, on_skip):
-        if not samples:
-            unread += count
-            continue
+    for samples in sample_batches(data, BATCH, on_image, on_skip):
         images = preprocess(model, [sample.image for sample in samples])
         graphs = capture(model, images)
         fresh_graphs = graphs if fresh is None else capture(fresh, images)
@@ -125,5 +123,4 @@ def map_batches(
                 gamma=options.gamma,
                 seeds=[sample.image_id for sample in samples],
             )
-        yield MapBatch(samples, unread + count, images, graphs.logits, explanations)
-        unread = 0
+        yield MapBatch(samples, images, graphs.logits, explanations)
