@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from token_graphs import by_definition, close, graph, normalised, queries_keys
 
 import infsa_explain.centrality as centrality
 import infsa_explain.solvers as solvers
@@ -28,46 +29,14 @@ SOLVERS = pytest.mark.parametrize("direct", [128, 0], ids=["direct", "iterated"]
 DIRECTIONS = pytest.mark.parametrize("direction", ["received", "emitted"])
 
 
-def queries_keys(batch=2, heads=2, tokens=9, width=4, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.randn(2, batch, heads, tokens, width, generator=g).unbind(0)
-
-
 def operator(*args, kind="infsa", **kwargs):
     return AttentionOperator(*queries_keys(*args, **kwargs), kind)
-
-
-def graph(wanted):
-    """The operator of a given non-negative matrix: q = the matrix, k = N·I, so q kᵀ / N is it."""
-    q = torch.as_tensor(wanted, dtype=torch.float64)
-    n = len(q)
-    return AttentionOperator(q[None, None], n * torch.eye(n, dtype=torch.float64)[None, None])
-
-
-def normalised(wanted):
-    wanted = np.asarray(wanted, dtype=np.float64)
-    return wanted / (np.linalg.norm(wanted) + 1e-6)
-
-
-def by_definition(op):
-    """Â of every graph in numpy float64, from q and k."""
-    q, k = op.q.double().numpy(), op.k.double().numpy()
-    products = np.einsum("bhid,bhjd->bhij", q, k)
-    if op.kind == "softmax":
-        e = np.exp(products * op.scale)
-        return e / e.sum(-1, keepdims=True)
-    affinity = np.maximum(products / q.shape[-1], 0)
-    return affinity / (np.sqrt((affinity**2).sum((-2, -1), keepdims=True)) + 1e-6)
 
 
 def fundamental(op, gamma):
     """F = (I − γÂ)⁻¹ by inversion, (B, H, N, N)."""
     gamma = np.asarray(gamma, dtype=np.float64).reshape(-1, 1, 1)
     return np.linalg.inv(np.eye(op.num_tokens) - gamma * by_definition(op))
-
-
-def close(actual, expected, atol=1e-12, rtol=0.0):
-    np.testing.assert_allclose(actual.numpy(), expected, rtol=rtol, atol=atol)
 
 
 @pytest.fixture

@@ -123,6 +123,16 @@ def test_a_corrupt_image_is_left_out_and_told_of(cli, tmp_path, command):
     assert code == 2 and stderr.count("\n") == 1 and "00.png" in stderr
 
 
+@pytest.mark.parametrize("command", ["morf", "boxes", "align", "accuracy"])
+def test_no_image_that_can_be_read(cli, tmp_path, command):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.png").write_bytes(b"no image")
+    code, stdout, stderr = cli(command, "--data", tmp_path / "data", "--out", tmp_path / "run")
+    assert (code, stdout) == (2, "")
+    assert stderr.endswith("error: none of the 1 images could be read\n")
+    assert not (tmp_path / "run").exists()
+
+
 def test_accuracy_of_the_bundled_model(cli, tmp_path):
     code, stdout, _ = cli("accuracy", "--limit", 40, "--out", tmp_path / "run")
     assert code == 0

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from token_graphs import by_definition, queries_keys
 
 import infsa_explain.solvers as solvers
 from infsa_explain.centrality import katz, visits
@@ -25,22 +26,9 @@ SYSTEMS = {
 }
 
 
-def queries_keys(batch=2, heads=2, tokens=9, width=4, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.randn(2, batch, heads, tokens, width, generator=g).unbind(0)
-
-
 def matrices(op, transposed):
     """Â or Âᵀ of every graph in numpy float64, from q and k."""
-    q, k = op.q.double().numpy(), op.k.double().numpy()
-    products = np.einsum("bhid,bhjd->bhij", q, k)
-    if op.kind == "softmax":
-        e = np.exp(products * op.scale - (products * op.scale).max(-1, keepdims=True))
-        a = e / e.sum(-1, keepdims=True)
-    else:
-        a = np.maximum(products / q.shape[-1], 0)
-        a = a / (np.sqrt((a**2).sum((-2, -1), keepdims=True)) + 1e-6)
-    return a.swapaxes(-2, -1) if transposed else a
+    return by_definition(op).swapaxes(-2, -1) if transposed else by_definition(op)
 
 
 def relative_error(x, exact, norm):

@@ -1,4 +1,4 @@
-"""Commands that measure: deletion curves, alignment."""
+"""Commands that measure: deletion curves, boxes, alignment, accuracy."""
 
 from __future__ import annotations
 
@@ -96,11 +96,9 @@ def morf(
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)
-    measure = evaluate.evaluate_morf
+    measure = evaluate.evaluate_morf, report.write_morf
     run = _measure("morf", measure, loaded, images, options, out, force, resume, strict)
     summaries = report.summarise_morf(run.rows)
-    if run.folder is not None:
-        report.write_morf(run.folder, run.rows)
     if as_json:
         print_json(summaries)
         return
@@ -108,8 +106,7 @@ def morf(
     title = f"{images.name}, {len(images)} images, layer {layer}, fill {fill}, {points}; percent"
     print_table(title, report.MORF_HEADINGS, report.morf_table(summaries))
     print(report.caution(s.aoc for s in summaries), end="")
-    if run.folder is not None:
-        print(f"\nwritten to {run.folder}/: summary.md, curves.png, rows.jsonl, config.json")
+    run.say_where()
 
 
 def boxes(
@@ -156,19 +153,16 @@ def boxes(
     )
     for each in loaded.values():
         evaluate.choose_methods(each, options.methods)
-    measure = evaluate.evaluate_boxes
+    measure = evaluate.evaluate_boxes, report.write_boxes
     run = _measure("boxes", measure, loaded, images, options, out, force, resume, strict)
     summaries = report.summarise_boxes(run.rows)
-    if run.folder is not None:
-        report.write_boxes(run.folder, run.rows)
     if as_json:
         print_json(summaries)
         return
     title = f"{images.name}, {len(images)} images, layer {layer}; percent"
     print_table(title, report.BOX_HEADINGS, report.box_table(summaries))
     print(report.caution(s.measures["ap"] for s in summaries), end="")
-    if run.folder is not None:
-        print(f"\nwritten to {run.folder}/: summary.md, rows.jsonl, config.json")
+    run.say_where()
 
 
 def align(
@@ -221,11 +215,9 @@ def align(
     )
     if side not in ("left", "right"):
         raise ValueError(f"--side must be 'left' or 'right', got {side!r}")
-    measure = evaluate.evaluate_alignment
+    measure = evaluate.evaluate_alignment, report.write_alignment
     run = _measure("align", measure, loaded, images, options, out, force, resume, strict)
     vectors, layers = report.summarise_alignment(run.rows), report.summarise_layers(run.rows)
-    if run.folder is not None:
-        report.write_alignment(run.folder, run.rows)
     if as_json:
         print_json(vectors)
         return
@@ -234,8 +226,7 @@ def align(
     print_table("\n`linear` by layer", report.LAYER_HEADINGS, report.layer_table(layers))
     print(report.caution(s.cosine for s in vectors), end="")
     print(f"\npublished: cosine {PUBLISHED_COSINE} (arXiv 2603.00175), without a control")
-    if run.folder is not None:
-        print(f"written to {run.folder}/: summary.md, alignment.png, rows.jsonl, config.json")
+    run.say_where()
 
 
 def accuracy(
@@ -264,19 +255,16 @@ def accuracy(
     images = open_images(data, split, limit, seed, label_map)
     loaded = load_models(model, checkpoint, device)
     options = evaluate.AccuracyOptions(batch_size=batch_size, amp=amp)
-    measure = evaluate.evaluate_accuracy
+    measure = evaluate.evaluate_accuracy, report.write_accuracy
     run = _measure("accuracy", measure, loaded, images, options, out, force, resume, strict)
     summaries = report.summarise_accuracy(run.rows)
-    if run.folder is not None:
-        report.write_accuracy(run.folder, run.rows)
     if as_json:
         print_json(summaries)
         return
     title = f"{images.name}, {len(images)} images; percent"
     print_table(title, report.ACCURACY_HEADINGS, report.accuracy_table(summaries))
     print(report.caution(s.top1 for s in summaries), end="")
-    if run.folder is not None:
-        print(f"\nwritten to {run.folder}/: summary.md, rows.jsonl, config.json")
+    run.say_where()
 
 
 class _Run(NamedTuple):
@@ -285,10 +273,16 @@ class _Run(NamedTuple):
     rows: list[dict[str, Any]]
     folder: Path | None
 
+    def say_where(self) -> None:
+        """Print what was written."""
+        if self.folder is not None:
+            files = ", ".join(sorted(path.name for path in self.folder.iterdir()))
+            print(f"\nwritten to {self.folder}/: {files}")
+
 
 def _measure(
     command: str,
-    measure: Callable[..., list[dict[str, Any]]],
+    measure: tuple[Callable[..., list[dict[str, Any]]], Callable[[Path, Any], Any]],
     models: dict[str, nn.Module],
     images: ImageData,
     options: DataclassInstance,
@@ -297,10 +291,14 @@ def _measure(
     resume: bool,
     strict: bool,
 ) -> _Run:
-    """Apply a measure to every model; the rows go to a run folder as they come."""
+    """Apply a measure, (evaluate, write its summary), to every model.
+
+    The rows go to a run folder as they come, the summary at the end.
+    """
     from ..data import Subset
     from ..evaluate import RunFolder, describe_run
 
+    evaluate, write = measure
     rows: list[dict[str, Any]] = []
     skipped: list[str] = []
 
@@ -326,7 +324,7 @@ def _measure(
                     folder.commit(name, count)
                 advance(count)
 
-            rows += measure(
+            rows += evaluate(
                 model,
                 Subset(images, range(done, len(images))) if done else images,
                 options,
@@ -337,4 +335,8 @@ def _measure(
             )
     if skipped:
         print(f"{len(skipped)} times an image could not be read and was left out", file=sys.stderr)
+    if not rows:
+        raise ValueError(f"none of the {len(images)} images could be read")
+    if folder is not None:
+        write(folder.path, rows)
     return _Run(rows, None if folder is None else folder.path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from infsa_metrics import MeanInterval, bootstrap_mean
 
 from ..evaluate.runs import Row
-from .tables import caution, interval_cell, markdown, unique
+from .tables import by_model, caution, interval_cell, markdown
 
 __all__ = [
     "ACCURACY_HEADINGS",
@@ -39,8 +39,7 @@ class AccuracySummary:
 def summarise_accuracy(rows: Sequence[Row]) -> list[AccuracySummary]:
     """Summaries of every model, in the order in which they first appear."""
     summaries = []
-    for model in unique(rows, "model"):
-        own = [row for row in rows if row["model"] == model]
+    for model, own in by_model(rows).items():
         top1, top5 = (bootstrap_mean([float(row["rank"] < k) for row in own]) for k in (1, 5))
         summaries.append(AccuracySummary(model, top1, top5, chance=1 / own[0]["classes"]))
     return summaries

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..evaluate.runs import Row
 from .tables import (
     Difference,
+    by_model,
     caution,
     difference_cell,
     differences,
@@ -104,9 +105,7 @@ def summarise_alignment(rows: Sequence[Row]) -> list[AlignmentSummary]:
     Args:
         rows: as :func:`infsa_explain.evaluate.evaluate_alignment` gives them.
     """
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row["model"], []).append(row)
+    groups = by_model(rows)
     pairs = {
         (model, vector): (_per_image(own, "cosine", "linear"), _per_image(own, "cosine", vector))
         for model, own in groups.items()

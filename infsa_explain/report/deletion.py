@@ -23,6 +23,7 @@ from .tables import (
     CONTROLS,
     PALETTE,
     Difference,
+    by_model,
     caution,
     difference_cell,
     differences_to_controls,
@@ -73,9 +74,7 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
     Args:
         rows: as :func:`infsa_explain.evaluate.evaluate_morf` gives them.
     """
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row["model"], []).append(row)
+    groups = by_model(rows)
     over = differences_to_controls(
         {
             model: {

@@ -19,6 +19,7 @@ from ..evaluate.runs import Row
 from .tables import (
     CONTROLS,
     Difference,
+    by_model,
     caution,
     difference_cell,
     differences_to_controls,
@@ -60,9 +61,7 @@ def summarise_boxes(rows: Sequence[Row]) -> list[BoxSummary]:
     Args:
         rows: as :func:`infsa_explain.evaluate.evaluate_boxes` gives them.
     """
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row["model"], []).append(row)
+    groups = by_model(rows)
     over = differences_to_controls(
         {
             model: {method: _values(own, method, "ap") for method in unique(own, "method")}

@@ -16,6 +16,7 @@ __all__ = [
     "CONTROLS",
     "PALETTE",
     "Difference",
+    "by_model",
     "caution",
     "difference_cell",
     "differences",
@@ -85,6 +86,14 @@ def differences_to_controls(
     for (model, method, control), difference in differences(pairs).items():
         found.setdefault((model, method), {})[control] = difference
     return found
+
+
+def by_model(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of every model, in the order in which they first appear."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["model"], []).append(row)
+    return groups
 
 
 def unique(rows: Iterable[Row], field: str) -> list[str]:
