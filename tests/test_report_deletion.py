@@ -131,3 +131,10 @@ def test_plot_draws_every_curve():
     assert len(axis.lines) == len(curves) == 6
     np.testing.assert_allclose(axis.lines[0].get_xdata(), [0, 50, 100])
     np.testing.assert_allclose(axis.lines[0].get_ydata(), [1, np.mean(np.arange(12) / 12), 0])
+
+
+def test_the_legend_names_every_method_of_every_model():
+    other = [dict(r, model="other", method="katz") for r in rows() if r["method"] == "visits"]
+    (legend,) = plot_curves(rows() + other).legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert sorted(names) == ["centre", "katz", "random", "visits"]

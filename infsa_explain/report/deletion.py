@@ -201,8 +201,10 @@ def plot_curves(rows: Sequence[Row]) -> Any:
     methods = list(dict.fromkeys(method for _, method, _ in curves))
     coloured = [method for method in methods if method not in CONTROLS]
     colour = {m: PALETTE[i % len(PALETTE)] for i, m in enumerate(coloured)}
+    # Beyond the palette colours come again, marked.
+    marker = {m: ("", "o", "s", "^")[i // len(PALETTE) % 4] for i, m in enumerate(coloured)}
     colour |= {"random": "0.45", "centre": "0.7"}
-    figure = Figure(figsize=(1.2 + 4.6 * len(models), 4.2), layout="constrained")
+    figure = Figure(figsize=(2.9 + 4.6 * len(models), 4.2), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(models), sharey=True))
     for axis, model in zip(axes, models, strict=True):
         for (owner, method, order), (fractions, probabilities) in curves.items():
@@ -213,6 +215,8 @@ def plot_curves(rows: Sequence[Row]) -> Any:
                     color=colour[method],
                     linestyle="-" if order == "morf" else (0, (4, 2)),
                     linewidth=1.8,
+                    marker=marker.get(method, ""),
+                    markersize=4,
                     label=method if order == "morf" else None,
                 )
         axis.set_title(model, fontsize=11)
@@ -221,7 +225,12 @@ def plot_curves(rows: Sequence[Row]) -> Any:
         axis.set_xlim(0, 100)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("probability of the clean prediction")
-    axes[-1].legend(
-        frameon=False, fontsize=9, title="solid: most relevant first\ndashed: least relevant first"
+    lines = {line.get_label(): line for axis in axes for line in axis.get_lines()}
+    figure.legend(
+        handles=[lines[method] for method in methods],
+        loc="outside right upper",
+        frameon=False,
+        fontsize=9,
+        title="solid: most relevant first\ndashed: least relevant first",
     )
     return figure
