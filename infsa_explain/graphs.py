@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -65,6 +65,7 @@ class Graphs:
             classifier.
         reads_class_token: whether the classifier reads the class token, which is the first, or
             pools over the patches.
+        model, images: what was run, for methods that run it again.
     """
 
     layers: list[Layer]
@@ -72,6 +73,8 @@ class Graphs:
     grid: tuple[int, int]
     logits: Tensor
     reads_class_token: bool
+    model: nn.Module = field(repr=False)
+    images: Tensor = field(repr=False)
 
     @property
     def operators(self) -> list[AttentionOperator]:
@@ -197,7 +200,8 @@ def capture(model: nn.Module, images: Tensor) -> Graphs:
                 f"layer {name} has {layer.operator.num_tokens} tokens, expected {prefix} prefix "
                 f"tokens and a grid of {grid[0]}×{grid[1]} patches"
             )
-    return Graphs(list(layers.values()), prefix, grid, _logits(output), reads_class_token)
+    logits = logits_of(output)
+    return Graphs(list(layers.values()), prefix, grid, logits, reads_class_token, model, images)
 
 
 def _layer(
@@ -229,7 +233,7 @@ def _inputs(
     return x, {**arguments, **arguments.pop("kwargs", {})}
 
 
-def _logits(output: Any) -> Tensor:
+def logits_of(output: Any) -> Tensor:
     """Logits of a model's output; of Hugging Face's models without any, the pooled features."""
     for candidate in (
         output,

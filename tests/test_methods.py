@@ -447,3 +447,15 @@ def test_diagnostics_are_those_of_the_solver():
         expected = centrality.visits(op, gamma)
         for name in ("min_absorption", "invalid_rows", "error_bound", "converged"):
             assert torch.equal(result.diagnostics[name][i], getattr(expected, name))
+
+
+def test_target_is_one_of_the_models_classes():
+    model = build("linear")
+    for target in (-1, 10, [0, 10]):
+        with pytest.raises(ValueError, match="class of the model, 0 to 9"):
+            explain(model, images(), "visits", target=target)
+    with pytest.raises(ValueError, match="one per image"):
+        explain(model, images(), "visits", target=[1, 2, 3])
+    with pytest.raises(ValueError, match="one per image"):
+        explain(model, images(), "visits", target=1.5)
+    explain(model, images(), "visits", target=torch.tensor([0, 9]))

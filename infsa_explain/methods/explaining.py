@@ -48,6 +48,7 @@ def explain(
     layer: int | str = -1,
     head: int | None = None,
     *,
+    target: int | Sequence[int] | Tensor | None = None,
     gamma: float | None = None,
     seeds: Sequence[int | str] | None = None,
 ) -> Explanation:
@@ -62,6 +63,8 @@ def explain(
         method: a name in ``METHODS``.
         layer: an index (negative from the end), ``"last"``, or ``"mean"`` over all.
         head: an index, or None for the mean over heads. Methods of the whole model have none.
+        target: the class to explain, one for all images or one each; the predicted one if None.
+            For methods that are of a class; the others have one map whatever it is.
         gamma: survival per step in (0, 1) in place of the model's own γ (0.95 for softmax).
         seeds: B identities of the images, for methods that draw; their places in the batch if None.
 
@@ -71,12 +74,18 @@ def explain(
         map is NaN.
 
     Raises:
-        ValueError: for an unknown method (the nearest are named), a layer or head out of range,
-            or a method that is constant or undefined for this kind of attention.
+        ValueError: for an unknown method (the nearest are named), a layer, head or target out of
+            range, or a method that is constant or undefined for this kind of attention.
     """
     chosen = get_method(method)
     return explain_graphs(
-        capture(model, images), chosen, layer=layer, head=head, gamma=gamma, seeds=seeds
+        capture(model, images),
+        chosen,
+        layer=layer,
+        head=head,
+        target=target,
+        gamma=gamma,
+        seeds=seeds,
     )
 
 
@@ -86,6 +95,7 @@ def explain_graphs(
     *,
     layer: int | str = -1,
     head: int | None = None,
+    target: int | Sequence[int] | Tensor | None = None,
     gamma: float | None = None,
     seeds: Sequence[int | str] | None = None,
 ) -> Explanation:
@@ -95,7 +105,9 @@ def explain_graphs(
             f"{method.name} is not for {kind} attention, only for {', '.join(sorted(method.kinds))}"
         )
     batch, heads, _ = graphs.operators[0].shape
-    request = Request(gamma, list(range(batch)) if seeds is None else seeds)
+    request = Request(
+        gamma, list(range(batch)) if seeds is None else seeds, targets_of(graphs, target)
+    )
     if len(request.seeds) != batch:
         raise ValueError(f"seeds must be one per image ({batch}), got {len(request.seeds)}")
     diagnostics = {"dead_heads": dead_heads(graphs)}
@@ -117,6 +129,30 @@ def explain_graphs(
         tokens = torch.stack(per_layer).nanmean(0).float()
     maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
     return Explanation(maps, tokens, method.name, layers, used_heads, diagnostics, graphs.logits)
+
+
+def targets_of(graphs: Graphs, target: int | Sequence[int] | Tensor | None) -> Tensor:
+    """The class that each image is explained for, (B,) long, on the model's device.
+
+    Raises:
+        ValueError: for a class that the model has no output for, or not one per image.
+    """
+    batch, classes = graphs.logits.shape
+    if target is None:
+        return graphs.logits.argmax(-1)
+    targets = torch.as_tensor(target, device=graphs.logits.device)
+    if targets.ndim == 0:
+        targets = targets.expand(batch)
+    if targets.shape != (batch,) or targets.is_floating_point():
+        raise ValueError(
+            f"target must be a class, or one per image ({batch}), got {tuple(targets.shape)} of "
+            f"{targets.dtype}"
+        )
+    if targets.min() < 0 or targets.max() >= classes:
+        raise ValueError(
+            f"target must be a class of the model, 0 to {classes - 1}, got {targets.tolist()}"
+        )
+    return targets.long()
 
 
 def _mean_over_heads(scores: Tensor, heads: tuple[int, ...], graphs: Graphs) -> Tensor:

@@ -34,10 +34,12 @@ class Request:
     Attributes:
         gamma: overrides the model's own γ, or None.
         seeds: identities of the images, for methods that draw.
+        targets: (B,) the class that each image is explained for, for methods that are of a class.
     """
 
     gamma: float | None
     seeds: Sequence[int | str]
+    targets: Tensor
 
     def gamma_of(self, layer: Layer) -> float | Tensor:
         """γ to use for a layer: the caller's, or the layer's own, (H,)."""
@@ -57,6 +59,7 @@ class Method:
         scope: ``"layer"``, a score per layer and head, or ``"model"``, one score per token.
         kinds: kinds of attention it is for.
         control: whether it looks at nothing the model computed.
+        class_specific: whether its map is of a class, ``Request.targets``.
         scores: layer scope: (layer, request, graphs) → (B, H, N), a ``Centrality`` or a
             ``Perron``; model scope: (graphs, request) → (B, N). Prefix tokens included.
         summary: one line, from the docstring.
@@ -66,6 +69,7 @@ class Method:
     scope: Literal["layer", "model"]
     kinds: frozenset[str]
     control: bool
+    class_specific: bool
     scores: Callable[..., Any]
     summary: str
 
@@ -75,24 +79,32 @@ EVERY_KIND = ("linear", "pure", "softmax")
 
 
 def layer_method(
-    name: str, *, kinds: Sequence[str] = EVERY_KIND
+    name: str, *, kinds: Sequence[str] = EVERY_KIND, class_specific: bool = False
 ) -> Callable[[LayerScores], LayerScores]:
     """Register a method that scores each layer and head."""
 
     def register(scores: LayerScores) -> LayerScores:
-        METHODS[name] = Method(name, "layer", frozenset(kinds), False, scores, _summary(scores))
+        METHODS[name] = Method(
+            name, "layer", frozenset(kinds), False, class_specific, scores, _summary(scores)
+        )
         return scores
 
     return register
 
 
 def model_method(
-    name: str, *, kinds: Sequence[str] = EVERY_KIND, control: bool = False
+    name: str,
+    *,
+    kinds: Sequence[str] = EVERY_KIND,
+    control: bool = False,
+    class_specific: bool = False,
 ) -> Callable[[ModelScores], ModelScores]:
     """Register a method that scores the tokens of the whole model."""
 
     def register(scores: ModelScores) -> ModelScores:
-        METHODS[name] = Method(name, "model", frozenset(kinds), control, scores, _summary(scores))
+        METHODS[name] = Method(
+            name, "model", frozenset(kinds), control, class_specific, scores, _summary(scores)
+        )
         return scores
 
     return register
