@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .conversion import convert
-    from .evaluate import evaluate_morf
+    from .evaluate import measure
     from .graphs import Graphs, capture
     from .heatmap import overlay
     from .methods import METHODS, Explanation, explain
@@ -25,9 +25,9 @@ _HOME = {
     "Graphs": "graphs",
     "capture": "graphs",
     "convert": "conversion",
-    "evaluate_morf": "evaluate",
     "explain": "methods",
     "load": "models",
+    "measure": "evaluate",
     "overlay": "heatmap",
     "preprocess": "preprocessing",
 }
@@ -38,9 +38,9 @@ __all__ = [
     "Graphs",
     "capture",
     "convert",
-    "evaluate_morf",
     "explain",
     "load",
+    "measure",
     "overlay",
     "preprocess",
 ]

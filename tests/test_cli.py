@@ -37,14 +37,14 @@ def test_morf_on_the_bundled_model_writes_a_run(cli, tmp_path):
         "curves.csv",
         "curves.png",
         "curves.svg",
-        "progress.json",
-        "rows.jsonl",
+        "progress.1-of-1.json",
+        "rows.1-of-1.jsonl",
         "summary.json",
         "summary.md",
     ]
-    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (out / "rows.1-of-1.jsonl").read_text().splitlines()]
     assert len(rows) == 3 * 4 * 2
-    assert json.loads((out / "config.json").read_text())["options"]["steps"] == 4
+    assert json.loads((out / "config.json").read_text())["measures"]["morf"]["steps"] == 4
     code, _, stderr = cli("morf", "--limit", 3, "--steps", 4, "--out", out)
     assert code == 2
     assert "holds a run already" in stderr
@@ -69,8 +69,8 @@ def test_align_on_the_bundled_model_writes_a_run(cli, tmp_path):
         "alignment.png",
         "alignment.svg",
         "config.json",
-        "progress.json",
-        "rows.jsonl",
+        "progress.1-of-1.json",
+        "rows.1-of-1.jsonl",
         "summary.json",
         "summary.md",
     }
@@ -89,7 +89,7 @@ def test_align_at_another_size_without_weights(cli):
         "--json",
     )
     assert code == 0
-    assert [v["vector"] for v in json.loads(stdout)] == [
+    assert [v["vector"] for v in json.loads(stdout)["vectors"]] == [
         "linear",
         "degree",
         "mean-query",
@@ -101,7 +101,7 @@ def test_boxes_on_the_bundled_model_writes_a_run(cli, tmp_path):
     code, stdout, _ = cli("boxes", "--limit", 3, "--out", tmp_path / "run")
     assert code == 0
     assert "PR-AUC ↑ [95%]" in stdout and "prevalence" in stdout
-    rows = (tmp_path / "run" / "rows.jsonl").read_text().splitlines()
+    rows = (tmp_path / "run" / "rows.1-of-1.jsonl").read_text().splitlines()
     assert len(rows) == 3 * 4
 
 
@@ -116,7 +116,7 @@ def test_a_corrupt_image_is_left_out_and_told_of(cli, tmp_path, command):
     options += ("--steps", "2") if command != "boxes" else ()
     code, stdout, stderr = cli(*options, "--json")
     assert code == 0
-    assert json.loads(stdout)[0]  # of the two that can be read
+    assert json.loads(stdout)  # of the two that can be read
     assert stderr.count("left out:") == 20 and "00.png" in stderr
     assert "20 times an image could not be read" in stderr
     code, _, stderr = cli(*options, "--strict")
@@ -137,7 +137,7 @@ def test_accuracy_of_the_bundled_model(cli, tmp_path):
     code, stdout, _ = cli("accuracy", "--limit", 40, "--out", tmp_path / "run")
     assert code == 0
     assert "top-1 ↑ [95%]" in stdout and "chance" in stdout
-    (summary,) = json.loads((tmp_path / "run" / "summary.json").read_text())
+    (summary,) = json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"]
     assert summary["top1"]["n"] == 40 and summary["top1"]["mean"] > 0.7
 
 
@@ -145,7 +145,7 @@ def test_an_interrupted_run_says_so(cli, monkeypatch):
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("infsa_explain.evaluate.evaluate_morf", stop)
+    monkeypatch.setattr("infsa_explain.evaluate.measure", stop)
     code, _, stderr = cli("morf", "--limit", 1)
     assert (code, stderr) == (130, "interrupted\n")
 

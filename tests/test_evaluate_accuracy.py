@@ -10,17 +10,17 @@ from sklearn.metrics import top_k_accuracy_score
 
 from infsa_explain.data import PhotoDigits, Subset
 from infsa_explain.data.samples import Sample
-from infsa_explain.evaluate import AccuracyOptions, evaluate_accuracy
+from infsa_explain.evaluate import Accuracy, measure
 from infsa_explain.models import load
 from infsa_explain.preprocessing import preprocess
-from infsa_explain.report import accuracy_table, summarise_accuracy, write_accuracy
+from infsa_explain.report import accuracy_table, summarise_accuracy, write_report
 
 DATA = PhotoDigits("val", 40)
 
 
 def test_top_1_and_top_5_are_scikit_learns(tmp_path):
     model = load("infvit_linear_digits")
-    rows = evaluate_accuracy(model, DATA, AccuracyOptions(batch_size=16), name="m")
+    rows = measure(model, DATA, Accuracy(), name="m", batch_size=16)
     samples = [DATA[i] for i in range(40)]
     with torch.no_grad():
         logits = model(preprocess(model, [s.image for s in samples])).numpy()
@@ -32,7 +32,7 @@ def test_top_1_and_top_5_are_scikit_learns(tmp_path):
     assert summary.top1 == bootstrap_mean([float(r["predicted"] == r["label"]) for r in rows])
     assert summary.chance == 0.1
     assert accuracy_table([summary])[0][-1] == "40"
-    write_accuracy(tmp_path, rows)
+    write_report(tmp_path, rows)
     assert (tmp_path / "summary.md").read_text().count("| m |") == 1
 
 
@@ -49,7 +49,7 @@ def test_a_tie_is_no_hit():
         def forward(self, x):
             return self.bias.expand(len(x), -1)
 
-    (summary,) = summarise_accuracy(evaluate_accuracy(Flat(), Subset(DATA, range(8))))
+    (summary,) = summarise_accuracy(measure(Flat(), Subset(DATA, range(8)), Accuracy()))
     assert (summary.top1.mean, summary.top5.mean) == (0, 0)
 
 
@@ -66,4 +66,4 @@ def test_a_label_without_an_output_is_named(label):
             return Sample(pixels, label, none, "the image")
 
     with pytest.raises(ValueError, match=f"the image has the label {label}; .* 0 to 9"):
-        evaluate_accuracy(load("infvit_linear_digits"), One())
+        measure(load("infvit_linear_digits"), One(), Accuracy())

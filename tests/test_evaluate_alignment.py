@@ -14,7 +14,7 @@ import torch
 import infsa_explain.models  # noqa: F401  (registers the names)
 from infsa_explain.attention import linear_weights
 from infsa_explain.data import PhotoDigits
-from infsa_explain.evaluate import AlignmentOptions, evaluate_alignment
+from infsa_explain.evaluate import Alignment, measure
 from infsa_explain.graphs import capture
 from infsa_explain.models import untrained
 from infsa_explain.preprocessing import preprocess
@@ -53,7 +53,7 @@ def cos(a, b):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_agreement_is_that_of_scipys_eigenvector(model, side):
-    rows = evaluate_alignment(model, DATA, AlignmentOptions(side=side, tol=1e-10))
+    rows = measure(model, DATA, Alignment(side=side, tol=1e-10))
     assert len(rows) == 3 * 2 * 4
     layers, ranked = layers_of(model), 0
     for row in rows:
@@ -83,7 +83,7 @@ def test_agreement_is_that_of_scipys_eigenvector(model, side):
 def test_the_weights_of_the_mean_query_and_of_k_steps(model):
     (layer,) = layers_of(model)[1:]
     (q, k) = (x.double().numpy() for x in (layer.operator.q, layer.operator.k))
-    rows = evaluate_alignment(model, DATA, AlignmentOptions(layers=(1,), steps=(3,), tol=1e-10))
+    rows = measure(model, DATA, Alignment(layers=(1,), steps=(3,), tol=1e-10))
     for row in rows:
         image = [DATA[i].image_id for i in range(3)].index(row["image"])
         queries, keys = q[image, row["head"]], k[image, row["head"]]
@@ -97,8 +97,8 @@ def test_the_weights_of_the_mean_query_and_of_k_steps(model):
 
 
 def test_the_untrained_control_is_a_fresh_model_against_its_own_graph(model):
-    rows = evaluate_alignment(model, DATA, AlignmentOptions(seed=5))
-    fresh = evaluate_alignment(untrained(model, 5), DATA, AlignmentOptions(control=False))
+    rows = measure(model, DATA, Alignment(seed=5))
+    fresh = measure(untrained(model, 5), DATA, Alignment(control=False))
     assert [r["cosine"]["untrained"] for r in rows] == [r["cosine"]["linear"] for r in fresh]
     assert "untrained" not in fresh[0]["cosine"]
 
@@ -112,7 +112,7 @@ def test_a_dead_head_has_no_agreement(model):
             rows = slice(part * 32 + d, part * 32 + 2 * d)
             attention.qkv.weight[rows] = 0
             attention.qkv.bias[rows] = value
-    for row in evaluate_alignment(dead, DATA, AlignmentOptions(layers=(0,))):
+    for row in measure(dead, DATA, Alignment(layers=(0,))):
         assert row["dead"] == (row["head"] == 1)
         if row["dead"]:
             assert set(row["cosine"].values()) - {row["cosine"]["untrained"]} == {None}
@@ -121,7 +121,7 @@ def test_a_dead_head_has_no_agreement(model):
 
 def test_invalid_rows_are_those_that_beget_more_than_one_visit(model):
     for gamma in (None, 0.99):
-        for row in evaluate_alignment(model, DATA, AlignmentOptions(gamma=gamma)):
+        for row in measure(model, DATA, Alignment(gamma=gamma)):
             layer = layers_of(model)[row["layer"]]
             image = [DATA[i].image_id for i in range(3)].index(row["image"])
             graph = layer.operator.double.dense()[image, row["head"]].numpy()
@@ -131,26 +131,27 @@ def test_invalid_rows_are_those_that_beget_more_than_one_visit(model):
 
 def test_the_softmax_twin_has_a_left_vector_only():
     twin = small("vit_softmax_digits")
-    rows = evaluate_alignment(twin, DATA, AlignmentOptions(layers=(-1,)))
+    rows = measure(twin, DATA, Alignment(layers=(-1,)))
     assert all(row["value"] == pytest.approx(1, abs=1e-6) and row["layer"] == 1 for row in rows)
     with pytest.raises(ValueError, match="right Perron vector is the same for every token"):
-        evaluate_alignment(twin, DATA, AlignmentOptions(side="right"))
+        measure(twin, DATA, Alignment(side="right"))
 
 
 def test_rows_come_as_they_are_ready_and_the_model_is_left_alone(model):
     before = {key: value.clone() for key, value in model.state_dict().items()}
     seen, images = [], []
-    rows = evaluate_alignment(
+    rows = measure(
         model,
         DATA,
-        AlignmentOptions(batch_size=2),
+        Alignment(),
         name="m",
+        batch_size=2,
         on_row=seen.append,
         on_image=images.append,
     )
     assert seen == rows and images == [2, 1] and {row["model"] for row in rows} == {"m"}
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    alone = evaluate_alignment(model, DATA, AlignmentOptions(batch_size=1))
+    alone = measure(model, DATA, Alignment(), batch_size=1)
 
     def key(row):
         return row["image"], row["layer"], row["head"]
@@ -163,12 +164,12 @@ def test_rows_come_as_they_are_ready_and_the_model_is_left_alone(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (AlignmentOptions(layers=(2,)), r"layer 2 is out of range: the model has 2"),
-        (AlignmentOptions(gamma=1.5), r"gamma must lie in \(0, 1\), got \[1.5\]"),
-        (AlignmentOptions(steps=(1,)), r"steps must each be at least 2, got \[1\]"),
-        (AlignmentOptions(side="up"), r"side must be 'left' or 'right', got 'up'"),
+        (Alignment(layers=(2,)), r"layer 2 is out of range: the model has 2"),
+        (Alignment(gamma=1.5), r"gamma must lie in \(0, 1\), got \[1.5\]"),
+        (Alignment(steps=(1,)), r"steps must each be at least 2, got \[1\]"),
+        (Alignment(side="up"), r"side must be 'left' or 'right', got 'up'"),
     ],
 )
 def test_options_out_of_range(model, options, message):
     with pytest.raises(ValueError, match=message):
-        evaluate_alignment(model, DATA, options)
+        measure(model, DATA, options)

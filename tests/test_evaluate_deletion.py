@@ -1,4 +1,4 @@
-"""``evaluate_morf`` against the same numbers put together by hand from the parts."""
+"""``Morf`` against the same numbers put together by hand from the parts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import infsa_explain.models  # noqa: F401  (registers the names)
 from infsa_explain.data import PhotoDigits, Subset
 from infsa_explain.data.samples import Sample
 from infsa_explain.evaluate import (
-    MorfOptions,
+    Morf,
     choose_methods,
-    evaluate_morf,
     fingerprint,
+    measure,
 )
 from infsa_explain.methods import explain
 from infsa_explain.models import untrained
@@ -43,7 +43,7 @@ def by_hand(model, sample, method, order, predict, target):
 
 @pytest.mark.parametrize("fill", ["mean", "black", "blur", "noise", "drop"])
 def test_rows_are_the_curves_of_single_images(model, fill):
-    rows = evaluate_morf(model, DATA, MorfOptions(("visits", "random"), fill=fill, steps=6))
+    rows = measure(model, DATA, Morf(("visits", "random"), fill=fill, steps=6))
     assert len(rows) == 5 * 2 * 2
     predict = drop_fill(model)
     if fill != "drop":
@@ -62,9 +62,9 @@ def test_rows_are_the_curves_of_single_images(model, fill):
 
 
 def test_rows_do_not_depend_on_the_company_of_other_images(model):
-    options = MorfOptions(("linear", "random", "degree"), steps=5)
-    together = evaluate_morf(model, DATA, options)
-    alone = evaluate_morf(model, Subset(DATA, [3]), options)
+    options = Morf(("linear", "random", "degree"), steps=5)
+    together = measure(model, DATA, options)
+    alone = measure(model, Subset(DATA, [3]), options)
     same = [row for row in together if row["image"] == DATA[3].image_id]
     assert [row["method"] for row in alone] == [row["method"] for row in same]
     for a, b in zip(alone, same, strict=True):
@@ -82,13 +82,13 @@ def test_a_constant_map_ties_everywhere_and_a_control_nowhere(model):
     for block in dead.blocks:
         block.norm1 = Flat()
         torch.nn.init.zeros_(block.attn.qkv.bias)
-    rows = evaluate_morf(dead, DATA, MorfOptions(("linear", "random"), steps=4))
+    rows = measure(dead, DATA, Morf(("linear", "random"), steps=4))
     assert {row["tied"] for row in rows if row["method"] == "linear"} == {1.0}
     assert {row["tied"] for row in rows if row["method"] == "random"} == {0.0}
 
 
 def test_target_label_follows_the_label_and_the_floor_voids(model):
-    rows = evaluate_morf(model, DATA, MorfOptions(("degree",), steps=3, target="label", floor=0.9))
+    rows = measure(model, DATA, Morf(("degree",), steps=3, target="label", floor=0.9))
     assert all(row["target"] == row["label"] for row in rows)
     assert [row["aoc"] is None for row in rows] == [row["p0"] <= 0.9 for row in rows]
     assert any(row["aoc"] is None for row in rows)
@@ -103,13 +103,12 @@ def test_target_label_without_labels_is_refused(model):
         {"__getitem__": lambda self, i: Sample(sample.image, None, sample.boxes, "mystery.png")},
     )
     with pytest.raises(ValueError, match=r"mystery\.png has no label"):
-        evaluate_morf(model, unlabelled, MorfOptions(("degree",), target="label", steps=2))
+        measure(model, unlabelled, Morf(("degree",), target="label", steps=2))
 
 
 def test_amp_gives_nearly_the_same_curve(model):
     exact, half = (
-        evaluate_morf(model, DATA, MorfOptions(("degree",), steps=3, amp=amp))
-        for amp in (False, True)
+        measure(model, DATA, Morf(("degree",), steps=3, amp=amp)) for amp in (False, True)
     )
     for a, b in zip(exact, half, strict=True):
         np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=0.03)
@@ -121,7 +120,7 @@ def test_untrained_control_is_the_map_of_a_fresh_copy(model):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert fingerprint(fresh) == fingerprint(again) != fingerprint(model)
     assert fresh.blocks[0].attn.gamma.tolist() == pytest.approx([0.95] * 4)
-    rows = evaluate_morf(model, DATA, MorfOptions(("untrained-degree",), steps=6, seed=3))
+    rows = measure(model, DATA, Morf(("untrained-degree",), steps=6, seed=3))
     sample = DATA[2]
     half = (0.5, 0.5, 0.5)
     images = preprocess(model, sample.image)
@@ -149,4 +148,4 @@ def test_methods_are_checked_before_any_work(model):
     with pytest.raises(ValueError, match="did you mean pagerank"):
         choose_methods(model, ["pagerankk"])
     with pytest.raises(ValueError, match="unknown fill 'grey'"):
-        evaluate_morf(model, DATA, MorfOptions(("degree",), fill="grey"))
+        measure(model, DATA, Morf(("degree",), fill="grey"))

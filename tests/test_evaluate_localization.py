@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import infsa_explain.models  # noqa: F401  (registers the names)
 from infsa_explain.data import PhotoDigits
 from infsa_explain.data.samples import Sample
-from infsa_explain.evaluate import BoxOptions, evaluate_boxes
+from infsa_explain.evaluate import Boxes, measure
 from infsa_explain.methods import explain
 from infsa_explain.preprocessing import preprocess
 
@@ -72,7 +72,7 @@ def truth(scores, sample, size=64):
 
 def test_rows_are_scikit_learns_measures(model):
     data = Photographs()
-    rows = evaluate_boxes(model, data, BoxOptions(METHODS), name="m")
+    rows = measure(model, data, Boxes(METHODS), name="m")
     assert [(r["image"], r["method"]) for r in rows[:6]] == [
         (f"photograph {i}", method) for method in METHODS for i in range(5)
     ][:6]
@@ -114,12 +114,12 @@ def test_the_boxes_of_the_label_alone(model):
     class Chosen(Photographs):
         boxes = [[], [[40, 60, 80, 120]], [], [[0, 0, 64, 64]], []]
 
-    rows = evaluate_boxes(model, Labelled(), BoxOptions(METHODS, boxes="label"))
-    assert rows == evaluate_boxes(model, Chosen(), BoxOptions(METHODS))
-    everything = evaluate_boxes(model, Labelled(), BoxOptions(METHODS))
-    assert everything == evaluate_boxes(model, Photographs(), BoxOptions(METHODS)) != rows
+    rows = measure(model, Labelled(), Boxes(METHODS, boxes="label"))
+    assert rows == measure(model, Chosen(), Boxes(METHODS))
+    everything = measure(model, Labelled(), Boxes(METHODS))
+    assert everything == measure(model, Photographs(), Boxes(METHODS)) != rows
     with pytest.raises(ValueError, match="boxes must be 'all' or 'label', got 'some'"):
-        evaluate_boxes(model, Labelled(), BoxOptions(METHODS, boxes="some"))
+        measure(model, Labelled(), Boxes(METHODS, boxes="some"))
 
 
 def test_the_pointing_game_allows_for_the_tolerance(model):
@@ -127,8 +127,8 @@ def test_the_pointing_game_allows_for_the_tolerance(model):
         boxes = [[[0, 0, 6, 6]]] * 5
         shapes = [(64, 64)] * 5
 
-    strict = evaluate_boxes(model, Corner(), BoxOptions(("centre",), tolerance=0))
-    wide = evaluate_boxes(model, Corner(), BoxOptions(("centre",), tolerance=1))
+    strict = measure(model, Corner(), Boxes(("centre",), tolerance=0))
+    wide = measure(model, Corner(), Boxes(("centre",), tolerance=1))
     assert {row["pointing"] for row in strict} == {0}
     assert {row["pointing"] for row in wide} == {1}
 
@@ -138,7 +138,7 @@ def test_photo_digits_boxes_are_where_the_digit_is():
     data = PhotoDigits("val", 4)
     for size in (112, 56):
         network = timm.create_model("infvit_linear_digits", img_size=size, depth=1, embed_dim=16)
-        rows = evaluate_boxes(network.eval(), data, BoxOptions(("centre",)))
+        rows = measure(network.eval(), data, Boxes(("centre",)))
         for row, sample in zip(rows, (data[i] for i in range(4)), strict=True):
             x0, y0, x1, y1 = sample.boxes[0]
             share = (x1 - x0) * (y1 - y0) / 112**2
@@ -147,9 +147,10 @@ def test_photo_digits_boxes_are_where_the_digit_is():
 
 def test_rows_come_as_they_are_ready(model):
     seen, images = [], []
-    rows = evaluate_boxes(
-        model, PhotoDigits("val", 3), BoxOptions(("degree",)), on_row=seen.append,
+    rows = measure(
+        model, PhotoDigits("val", 3), Boxes(("degree",)), on_row=seen.append,
         on_image=images.append,
     )  # fmt: skip
     assert seen == rows and images == [3]
     assert rows[0]["effective_patches"] <= 1
+    assert {row["measure"] for row in rows} == {"boxes"}

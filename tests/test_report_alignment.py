@@ -16,7 +16,7 @@ from infsa_explain.report import (
     plot_alignment,
     summarise_alignment,
     summarise_layers,
-    write_alignment,
+    write_report,
 )
 
 IMAGES, LAYERS, HEADS = 6, 2, 2
@@ -29,8 +29,10 @@ def rows(dead=(), model="m"):
     """One row per image, layer and head; ``dead`` are (layer, head) without weights."""
     return [
         {
+            "measure": "align",
             "image": f"image {i}",
             "model": model,
+            "checkpoint": "",
             "layer": layer,
             "head": head,
             "value": 0.5 + 0.1 * layer,
@@ -108,9 +110,9 @@ def test_tables_and_files(tmp_path):
         len(ALIGNMENT_HEADINGS)
     }
     assert {len(r) for r in layer_table(summarise_layers(table))} == {len(LAYER_HEADINGS)}
-    write_alignment(tmp_path, table)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["published_cosine"] == 0.985
+    write_report(tmp_path, table)
+    summary = json.loads((tmp_path / "summary.json").read_text())["align"]
+    assert "published: cosine 0.985" in (tmp_path / "summary.md").read_text()
     assert [v["vector"] for v in summary["vectors"]] == list(VECTORS)
     assert [v["layer"] for v in summary["layers"]] == [0, 1]
     assert (tmp_path / "summary.md").read_text().count("\n| m |") == 3 + 2

@@ -11,12 +11,12 @@ from infsa_metrics import bootstrap_mean, holm, paired_test
 
 from infsa_explain.report import (
     MORF_HEADINGS,
+    Report,
     mean_curves,
-    morf_markdown,
     morf_table,
     plot_curves,
     summarise_morf,
-    write_morf,
+    write_report,
 )
 
 IMAGES = [f"image {i}" for i in range(12)]
@@ -29,8 +29,10 @@ AUC = {(m, o): rng.random(12) for m in AOC for o in ("morf", "lerf")}
 def rows():
     return [
         {
+            "measure": "morf",
             "image": image,
             "model": "m",
+            "checkpoint": "",
             "method": method,
             "order": order,
             "fill": "mean",
@@ -69,6 +71,8 @@ def test_differences_to_controls_are_paired_by_image():
         for control, difference in over.items():
             expected = (AOC["visits"] - AOC[control]).mean()
             assert difference.interval.mean == pytest.approx(expected, abs=1e-12)
+            spread = (AOC["visits"] - AOC[control]).std(ddof=1)
+            assert difference.effect_size == pytest.approx(expected / spread, abs=1e-12)
 
 
 def test_holm_corrects_over_the_whole_table():
@@ -97,6 +101,22 @@ def test_without_controls_there_is_no_difference():
     assert summary.over == {}
 
 
+def test_checkpoints_of_a_model_are_averaged_image_by_image():
+    others = [dict(row, checkpoint="second") for row in rows()]
+    for row in others:
+        if row["aoc"] is not None:
+            row["aoc"] += 0.02 if row["image"] == "image 3" else 0.01
+    visits = summarise_morf(rows() + others)[0]
+    assert visits.aoc.n == 12
+    assert visits.aoc.mean == pytest.approx(AOC["visits"].mean() + 0.005 + 0.005 / 12, abs=1e-12)
+    gap = 0.01 + 0.01 / 12  # of the two means
+    assert visits.seeds.count == 2
+    assert visits.seeds.spread == pytest.approx(gap / np.sqrt(2), abs=1e-12)
+    assert morf_table([visits])[0][-1] == "12 × 2 seeds, ± 0.8"
+    others[0]["aoc"] = None  # undefined for one checkpoint
+    assert summarise_morf(rows() + others)[0].aoc.excluded == 1
+
+
 def test_models_are_kept_apart():
     other = [dict(row, model="other", aoc=0.0) for row in rows()]
     summaries = summarise_morf(rows() + other)
@@ -106,15 +126,19 @@ def test_models_are_kept_apart():
 
 
 def test_markdown_has_a_cell_for_every_heading():
-    *lines, blank, caution = morf_markdown(summarise_morf(rows())).splitlines()
-    assert len(lines) == 2 + 3 and not blank and caution.startswith("caution: 12 images")
+    (table,) = Report(rows()).tables()
+    title, above, *lines, blank, caution = table.markdown().splitlines()
+    assert title == "**deletion, fill mean, 2 steps; percent**"
+    assert (
+        len(lines) == 2 + 3 and not above and not blank and caution.startswith("caution: 12 images")
+    )
     assert {line.count("|") for line in lines} == {len(MORF_HEADINGS) + 1}
     assert lines[2].startswith(f"| m | visits | {100 * AOC['visits'].mean():.1f} [")
 
 
 def test_written_files_hold_the_same_numbers(tmp_path):
-    summaries = write_morf(tmp_path, rows())
-    stored = json.loads((tmp_path / "summary.json").read_text())
+    summaries = write_report(tmp_path, rows()).summaries["morf"]
+    stored = json.loads((tmp_path / "summary.json").read_text())["morf"]
     assert stored[0]["aoc"]["mean"] == summaries[0].aoc.mean
     with (tmp_path / "curves.csv").open() as file:
         lines = list(csv.DictReader(file))

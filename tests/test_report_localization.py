@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from infsa_metrics import bootstrap_mean, holm, paired_test
 
-from infsa_explain.report import BOX_HEADINGS, box_table, summarise_boxes, write_boxes
+from infsa_explain.report import BOX_HEADINGS, box_table, summarise_boxes, write_report
 from infsa_explain.report.localization import MEASURES
 
 rng = np.random.default_rng(0)
@@ -18,7 +18,13 @@ AP = {method: rng.random(10) for method in ("visits", "random", "centre")}
 def rows():
     """Ten images; the last has no box."""
     return [
-        {"image": f"image {i}", "model": "m", "method": method}
+        {
+            "measure": "boxes",
+            "image": f"image {i}",
+            "model": "m",
+            "checkpoint": "",
+            "method": method,
+        }
         | {measure: None if i == 9 else float(AP[method][i]) for measure in MEASURES}
         for i in range(10)
         for method in AP
@@ -46,10 +52,10 @@ def test_differences_to_the_controls():
 def test_table_and_files(tmp_path):
     table = box_table(summarise_boxes(rows()))
     assert {len(row) for row in table} == {len(BOX_HEADINGS)}
-    assert table[0][-1] == "9 (1 skipped)"
-    write_boxes(tmp_path, rows())
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert table[0][-1] == "9 (1 excluded)"
+    write_report(tmp_path, rows())
+    summary = json.loads((tmp_path / "summary.json").read_text())["boxes"]
     assert [entry["method"] for entry in summary] == list(AP)
-    *table, blank, caution = (tmp_path / "summary.md").read_text().splitlines()
+    _, _, *table, blank, caution = (tmp_path / "summary.md").read_text().splitlines()
     assert len(table) == 2 + 3 and not blank  # a line that follows at once would be a row
     assert caution.startswith("caution: 9 images; with fewer than 30")

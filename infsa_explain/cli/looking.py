@@ -42,7 +42,7 @@ def map_images(
     from ..data import PhotoDigits, Sample, read_image
     from ..mapping import write_maps
 
-    (network,) = load_models([model], checkpoint, device).values()
+    (network,) = load_models([model], [checkpoint] if checkpoint else [], device).values()
     methods = [name.strip() for name in method.split(",")]
     if images:
         none = np.zeros((0, 4), np.float32)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LINEAR_DIGITS",
     "CheckpointOption",
+    "CheckpointsOption",
     "DataOption",
     "DeviceOption",
     "ForceOption",
@@ -29,8 +31,11 @@ __all__ = [
     "OutOption",
     "ResumeOption",
     "SeedOption",
+    "ShardOption",
     "SplitOption",
     "StrictOption",
+    "TargetOption",
+    "chosen_target",
     "integer",
     "load_models",
     "method_names",
@@ -46,6 +51,12 @@ ModelOption = Annotated[
 ]
 CheckpointOption = Annotated[
     Path | None, typer.Option(help="Weights for --model: safetensors, or a torch state dict.")
+]
+CheckpointsOption = Annotated[
+    list[Path],
+    typer.Option(
+        "--checkpoint", help="Weights for --model; repeat for seeds of one model, averaged."
+    ),
 ]
 DataOption = Annotated[str, typer.Option(help="photo-digits, a folder, a COCO .json, or a .csv.")]
 LabelMapOption = Annotated[
@@ -69,24 +80,34 @@ ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Stop at an image that cannot be read.")
 ]
+ShardOption = Annotated[
+    str | None, typer.Option(help="i/n: the i-th of n parts of the images, into the same --out.")
+]
+TargetOption = Annotated[
+    str, typer.Option(help="Class explained and followed: predicted, or label.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def load_models(
-    names: list[str], checkpoint: Path | None, device: str, **kwargs: Any
-) -> dict[str, nn.Module]:
-    """Models by the name that the tables give them; ``kwargs`` as in :func:`models.load`."""
+    names: list[str], checkpoints: list[Path], device: str, **kwargs: Any
+) -> dict[tuple[str, str], nn.Module]:
+    """Models by the name and checkpoint that tables give them; ``kwargs`` as in ``models.load``."""
     from ..models import load
 
-    if checkpoint is not None and len(names) > 1:
+    if checkpoints and len(names) > 1:
         raise ValueError("--checkpoint goes with one --model")
     place = torch_device(device)
-    return {
-        Path(name).stem if Path(name).exists() else name: load(
-            name, checkpoint=checkpoint, device=place, **kwargs
-        )
-        for name in names
-    }
+    models: dict[tuple[str, str], nn.Module] = {}
+    for name in names:
+        title = Path(name).stem if Path(name).exists() else name
+        given: list[Path | None] = [*checkpoints] or [None]
+        for checkpoint in given:
+            several = str(checkpoint) if len(checkpoints) > 1 else ""
+            if (title, several) in models:
+                raise ValueError(f"--model {title!r} {several} is given twice".replace("  ", " "))
+            models[title, several] = load(name, checkpoint=checkpoint, device=place, **kwargs)
+    return models
 
 
 def open_images(
@@ -111,11 +132,21 @@ def method_names(methods: str) -> tuple[str, ...] | None:
     return None if methods == "all" else tuple(name.strip() for name in methods.split(","))
 
 
+def chosen_target(target: str) -> Literal["predicted", "label"]:
+    """What --target says."""
+    if target not in ("predicted", "label"):
+        raise ValueError(f"--target must be 'predicted' or 'label', got {target!r}")
+    return "label" if target == "label" else "predicted"
+
+
 def torch_device(name: str) -> str:
+    """What --device says; of several CUDA devices that of this rank under ``torchrun``."""
     import torch
 
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and torch.cuda.is_available():
+        return f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else "cuda"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("--device cuda, but torch sees no CUDA device")
     if name.split(":")[0] not in ("cpu", "cuda"):

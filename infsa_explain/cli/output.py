@@ -9,14 +9,29 @@ from typing import Any
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Any]:
-    """A progress bar on stderr, none where that is not a terminal."""
+def progress(what: str, total: int | None, *, hidden: bool = False) -> Iterator[Any]:
+    """A progress bar on stderr with rate and time left, none where that is not a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
 
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), f"{what}, left", TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            rate = task.finished_speed or task.speed
+            return Text("" if rate is None else f"{rate:.1f}/s")
+
+    columns = (BarColumn(), MofNCompleteColumn(), what, Rate(), "left", TimeRemainingColumn())
+    hidden = hidden or not sys.stderr.isatty()
+    with Progress(
+        *columns, console=Console(stderr=True), speed_estimate_period=300, disable=hidden
+    ) as bar:
         task = bar.add_task(what, total=total)
 
         def advance(done: int, of: int | None = total) -> None:
@@ -38,10 +53,3 @@ def print_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str,
         table.add_row(*row)
     natural = Console(markup=False, width=10_000).measure(table).maximum
     Console(markup=False, highlight=False, width=natural).print(table)
-
-
-def print_json(summaries: Any) -> None:
-    import json
-    from dataclasses import asdict
-
-    print(json.dumps([asdict(summary) for summary in summaries], indent=2))

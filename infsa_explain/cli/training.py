@@ -12,16 +12,40 @@ from .output import progress
 
 
 def train(
-    model: Annotated[str, typer.Option(help="A name in timm's registry.")] = LINEAR_DIGITS,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A name in timm's registry.", show_default=f"that of --init, or {LINEAR_DIGITS}"
+        ),
+    ] = None,
     data: DataOption = "photo-digits",
     out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/train"),
     epochs: Annotated[int | None, typer.Option(help="Epochs, if not the recipe's.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW.")] = None,
+    warmup_epochs: Annotated[int | None, typer.Option(help="Epochs of rising lr.")] = None,
+    layer_decay: Annotated[
+        float | None, typer.Option(help="Factor of lr from each layer to the one before it.")
+    ] = None,
+    drop_path: Annotated[float | None, typer.Option(help="Rate of stochastic depth.")] = None,
+    img_size: Annotated[
+        int | None, typer.Option(help="Side of the images in pixels, if not the model's.")
+    ] = None,
     accumulate: Annotated[
         bool, typer.Option("--accumulate", help="Pool over the outputs of all blocks.")
     ] = False,
-    init: Annotated[Path | None, typer.Option(help="Checkpoint to start from.")] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="Fine-tune the weights that the name has.")
+    ] = False,
+    init: Annotated[Path | None, typer.Option(help="Checkpoint to fine-tune.")] = None,
+    convert: Annotated[
+        str | None, typer.Option(help="Attention to convert to first: linear, pure or softmax.")
+    ] = None,
+    convert_layers: Annotated[
+        str | None,
+        typer.Option(help="Layers to convert, if not all: -4,-3,-2,-1, or a pattern of names."),
+    ] = None,
     device: DeviceOption = "auto",
     amp: Annotated[
         bool | None, typer.Option("--amp/--no-amp", help="bfloat16 autocast, if not the recipe's.")
@@ -31,21 +55,40 @@ def train(
 ) -> None:
     """Train a model; ends with a safetensors checkpoint and its card in --out.
 
+    A new model learns by the recipe of its data; one from --init or --pretrained is fine-tuned,
+    gently, with a new classifier if the data's classes are others.
+
     Example: infsa-explain train --model infvit_pure_digits --out runs/pure
+
+    Example: infsa-explain train --model vit_small_patch14_dinov2 --init dinov2.safetensors
+    --img-size 112 --convert linear --convert-layers -4,-3,-2,-1 --data FOLDER --out runs/linear
     """
     from ..recipes import recipe_for
     from ..train import Epoch
     from ..train import train as run
 
+    if model is None and init is None:
+        model = LINEAR_DIGITS
+    if convert_layers is not None and convert is None:
+        raise ValueError("--convert-layers goes with --convert")
+    arguments = {"accumulate": accumulate or None, "img_size": img_size}
     recipe = recipe_for(
         model,
         data,
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
+        weight_decay=weight_decay,
+        warmup_epochs=warmup_epochs,
+        layer_decay=layer_decay,
+        drop_path=drop_path,
         amp=amp,
         seed=seed,
-        model_args={"accumulate": True} if accumulate else None,
+        model_args={key: value for key, value in arguments.items() if value is not None},
+        pretrained=pretrained,
+        init=None if init is None else str(init),
+        convert=convert,
+        convert_layers=None if convert_layers is None else _layers(convert_layers),
     )
     with progress("steps", None) as advance:
 
@@ -62,9 +105,16 @@ def train(
             recipe,
             out,
             resume=resume,
-            init=None if init is None else str(init),
             device=torch_device(device),
             on_epoch=on_epoch,
             on_step=lambda step, steps: advance(1, steps),
         )
     print(f"written: {checkpoint} and its card")
+
+
+def _layers(text: str) -> list[int] | str:
+    """Indices with commas, or else a pattern."""
+    try:
+        return [int(index) for index in text.split(",")]
+    except ValueError:
+        return text

@@ -1,28 +1,36 @@
-"""Measure models and their maps: model × data × methods × measure, as rows, one per image.
+"""Measure models and their maps: model × data × measures, as rows.
 
-:mod:`infsa_explain.report` turns the rows into tables and pictures.
+:func:`measure` applies measures such as :class:`Morf` to a model. A measure is one class in one
+file; :mod:`infsa_explain.report` turns its rows into tables and pictures.
 """
 
-from .accuracy import AccuracyOptions, evaluate_accuracy
-from .alignment import AlignmentOptions, evaluate_alignment
-from .deletion import MorfOptions, evaluate_morf
-from .localization import BoxOptions, evaluate_boxes
-from .maps import UNTRAINED, MapOptions, choose_methods
-from .runs import RunFolder, describe_run, fingerprint
+from .accuracy import Accuracy
+from .alignment import Alignment
+from .batches import UNTRAINED, MapOptions, choose_methods
+from .deletion import Morf
+from .focus import Focus
+from .localization import Boxes
+from .measuring import Measure, measure
+from .runs import RunFolder, describe_run, fingerprint, read_rows, unfinished
+from .sanity import Sanity
+from .shards import Shard
 
 __all__ = [
     "UNTRAINED",
-    "AccuracyOptions",
-    "AlignmentOptions",
-    "BoxOptions",
+    "Accuracy",
+    "Alignment",
+    "Boxes",
+    "Focus",
     "MapOptions",
-    "MorfOptions",
+    "Measure",
+    "Morf",
     "RunFolder",
+    "Sanity",
+    "Shard",
     "choose_methods",
     "describe_run",
-    "evaluate_accuracy",
-    "evaluate_alignment",
-    "evaluate_boxes",
-    "evaluate_morf",
     "fingerprint",
+    "measure",
+    "read_rows",
+    "unfinished",
 ]

@@ -9,32 +9,36 @@ of the same model untrained.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from infsa_metrics import centred_cosine, cosine, spearman
 from torch import Tensor, nn
 
 from ..attention import key_weights, linear_weights
 from ..centrality import Perron, perron
-from ..data.samples import ImageData
-from ..graphs import Layer, capture
-from ..models import untrained
-from ..preprocessing import preprocess
+from ..graphs import Layer
 from ..solvers import survival_per_head
-from .batches import OnImage, OnSkip, sample_batches, warn
-from .runs import Row, number
+from .batches import Batch
+from .rows import Row, number
 
-__all__ = ["MEASURES", "AlignmentOptions", "evaluate_alignment"]
+__all__ = ["MEASURES", "Alignment"]
 
 #: How alike two vectors are, each (B, H, N) and (B, H, N) to (B, H).
 MEASURES = {"cosine": cosine, "centred": centred_cosine, "spearman": spearman}
 
 
 @dataclass(frozen=True)
-class AlignmentOptions:
-    """What decides the numbers of an alignment experiment.
+class Alignment:
+    """The linear weights of every layer and head against the Perron vector of their graph.
+
+    One row per image, layer and head: ``side``, ``layer``, ``head``, ``value`` (the spectral
+    radius ρ), ``second`` (modulus of the second eigenvalue), ``gap``, ``residual``, ``converged``,
+    ``unique``, ``dead`` (whether the linear weights are all zero), ``invalid_rows``, ``seconds``
+    (of the layer's Perron vectors, per image and head), and for each measure (``cosine``,
+    ``centred``, ``spearman``) a mapping from vector to agreement. Undefined agreement (a zero or
+    constant vector, a graph without cycles) is None.
 
     Attributes:
         side: the Perron vector: ``"left"``, attention received, which the weights stand for, or
@@ -46,8 +50,9 @@ class AlignmentOptions:
         tol: residual, relative to the eigenvalue, at which a Perron vector is good enough.
         control: whether to measure the model untrained, too.
         seed: of the untrained model.
-        batch_size: images a forward pass.
     """
+
+    name: ClassVar[str] = "align"
 
     side: Literal["left", "right"] = "left"
     layers: tuple[int, ...] | None = None
@@ -56,60 +61,21 @@ class AlignmentOptions:
     tol: float = 1e-6
     control: bool = True
     seed: int = 0
-    batch_size: int = 8
 
+    def check(self, model: nn.Module) -> None:
+        if any(k < 2 for k in self.steps):
+            raise ValueError(f"steps must each be at least 2, got {list(self.steps)}")
+        if self.side not in ("left", "right"):
+            raise ValueError(f"side must be 'left' or 'right', got {self.side!r}")
 
-def evaluate_alignment(
-    model: nn.Module,
-    data: ImageData,
-    options: AlignmentOptions | None = None,
-    *,
-    name: str = "model",
-    on_row: Callable[[Row], None] = lambda row: None,
-    on_image: OnImage = lambda images: None,
-    on_skip: OnSkip = warn,
-) -> list[Row]:
-    """Compare the linear weights of every layer and head with the Perron vector of their graph.
-
-    Args:
-        model: a supported ViT in eval mode.
-        data: the images.
-        options: see :class:`AlignmentOptions`.
-        name: of the model, in the rows.
-        on_row: called with every row as it is ready.
-        on_image: called with the number of images just done, those left out among them.
-        on_skip: called with a sentence for an image that cannot be read, which is left out.
-
-    Returns:
-        One row per image, layer and head: ``value`` (the spectral radius ρ), ``second`` (modulus
-        of the second eigenvalue), ``gap``, ``residual``, ``converged``, ``unique``, ``dead``
-        (whether the linear weights are all zero), ``invalid_rows``, ``seconds`` (of the layer's
-        Perron vectors, per image and head), and for each measure (``cosine``, ``centred``,
-        ``spearman``) a mapping from vector to agreement. Undefined agreement (a zero or constant
-        vector, a graph without cycles) is None.
-
-    Raises:
-        ValueError: for options out of range, γ outside (0, 1) among them, or the right vector of a
-            softmax model.
-    """
-    options = options or AlignmentOptions()
-    if any(k < 2 for k in options.steps):
-        raise ValueError(f"steps must each be at least 2, got {list(options.steps)}")
-    if options.side not in ("left", "right"):
-        raise ValueError(f"side must be 'left' or 'right', got {options.side!r}")
-    fresh = untrained(model, options.seed) if options.control else None
-    rows: list[Row] = []
-    for samples in sample_batches(data, options.batch_size, on_image, on_skip):
-        images = preprocess(model, [sample.image for sample in samples])
-        layers = capture(model, images).layers
-        controls = None if fresh is None else capture(fresh, images).layers
-        for index in _chosen(options.layers, len(layers)):
+    def rows(self, batch: Batch) -> Iterator[Row]:
+        layers = batch.graphs.layers
+        controls = batch.untrained_graphs(self.seed).layers if self.control else None
+        for index in _chosen(self.layers, len(layers)):
             control = None if controls is None else controls[index]
-            for place, head, found in _layer(layers[index], control, options):
-                row = {"image": samples[place].image_id, "model": name, "side": options.side}
-                rows.append(row | {"layer": index, "head": head} | found)
-                on_row(rows[-1])
-    return rows
+            for place, head, found in _layer(layers[index], control, self):
+                image = batch.samples[place].image_id
+                yield {"image": image, "side": self.side, "layer": index, "head": head, **found}
 
 
 def _chosen(layers: tuple[int, ...] | None, depth: int) -> Iterable[int]:
@@ -124,7 +90,7 @@ def _chosen(layers: tuple[int, ...] | None, depth: int) -> Iterable[int]:
 
 
 def _layer(
-    layer: Layer, control: Layer | None, options: AlignmentOptions
+    layer: Layer, control: Layer | None, options: Alignment
 ) -> Iterable[tuple[int, int, dict[str, Any]]]:
     """(image, head, fields of the row) of one layer."""
     op = layer.operator
@@ -162,7 +128,7 @@ def _layer(
             )
 
 
-def _vectors(layer: Layer, options: AlignmentOptions) -> dict[str, Tensor]:
+def _vectors(layer: Layer, options: Alignment) -> dict[str, Tensor]:
     """What is compared with the Perron vector, each (B, H, N)."""
     op = layer.operator
     ones = op.ones()

@@ -1,19 +1,181 @@
-"""A data set some samples at a time; an image that cannot be read is told of and left out."""
+"""Images a batch at a time, and what a model makes of them."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
 
 from ..data import ImageError
 from ..data.samples import ImageData, Sample
+from ..graphs import Graphs, attention_kinds, capture
+from ..methods import MethodNotApplicable, applicable_methods, get_method
+from ..methods.explaining import Explanation, explain_graphs
+from ..models import untrained
+from ..preprocessing import preprocess
 
-__all__ = ["sample_batches", "warn"]
+__all__ = ["UNTRAINED", "Batch", "MapOptions", "Subject", "choose_methods", "sample_batches"]
 
+#: Before a method's name: the same map, from the model untrained.
+UNTRAINED = "untrained-"
 #: Takes the number of images just done, those left out among them.
 OnImage = Callable[[int], None]
 #: Takes the sentence that says which image could not be read, and why.
 OnSkip = Callable[[str], None]
+Target = Literal["predicted", "label"]
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """What decides the maps of an experiment.
+
+    Attributes:
+        methods: names of map methods; None for all that suit the model. ``untrained-visits``, and
+            so with any name, is the control that takes the map from the model untrained.
+        layer: an index, ``"last"`` or ``"mean"``.
+        head: an index, or None for the mean over heads.
+        gamma: in place of the model's own γ.
+        target: the class that maps which are of a class explain, and that deletion follows:
+            ``"predicted"`` on the clean image, or ``"label"``.
+        seed: of the untrained model, and of what else draws.
+    """
+
+    methods: tuple[str, ...] | None = None
+    layer: int | str = "last"
+    head: int | None = None
+    gamma: float | None = None
+    target: Target = "predicted"
+    seed: int = 0
+
+    def check(self, model: nn.Module) -> None:
+        """Raise a ValueError if the options, or a method for this model, will not do."""
+        if self.target not in ("predicted", "label"):
+            raise ValueError(f"target must be 'predicted' or 'label', got {self.target!r}")
+        choose_methods(model, self.methods)
+
+
+class Subject:
+    """A model that is measured, and the same model untrained."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._untrained: dict[int, nn.Module] = {}
+
+    def untrained(self, seed: int) -> nn.Module:
+        """The model with fresh weights, made once a seed."""
+        if seed not in self._untrained:
+            self._untrained[seed] = untrained(self.model, seed)
+        return self._untrained[seed]
+
+
+class Batch:
+    """Some images, and what a model makes of them, computed when it is first asked for.
+
+    Several measures share it, so that a model runs once for all of them.
+    """
+
+    def __init__(self, subject: Subject, samples: Sequence[Sample]) -> None:
+        self.subject, self.samples = subject, list(samples)
+        self._untrained: dict[int, Graphs] = {}
+        self._explanations: dict[Any, Explanation] = {}
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is measured."""
+        return self.subject.model
+
+    @property
+    def seeds(self) -> list[str]:
+        """Identities of the images."""
+        return [sample.image_id for sample in self.samples]
+
+    @cached_property
+    def images(self) -> Tensor:
+        """(B, 3, h, w), as the model takes them."""
+        return preprocess(self.model, [sample.image for sample in self.samples])
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        """The token graphs of the model."""
+        return capture(self.model, self.images)
+
+    def untrained_graphs(self, seed: int) -> Graphs:
+        """The token graphs of the model untrained."""
+        if seed not in self._untrained:
+            self._untrained[seed] = capture(self.subject.untrained(seed), self.images)
+        return self._untrained[seed]
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """(B,) the class predicted on the clean image, on the CPU."""
+        return self.graphs.logits.argmax(-1).cpu()
+
+    def targets(self, target: Target) -> Tensor:
+        """(B,) predicted classes or labels, on the CPU.
+
+        Raises:
+            ValueError: for labels, if an image has none.
+        """
+        if target == "predicted":
+            return self.predicted
+        labels = [sample.label for sample in self.samples]
+        if None in labels:
+            raise ValueError(
+                f"target='label', but {self.samples[labels.index(None)].image_id} has no label"
+            )
+        return torch.tensor(labels)
+
+    def explanation(self, method: str, options: MapOptions) -> Explanation:
+        """The maps of a method. Where every head is dead the map is NaN."""
+        targets = self.targets(options.target)
+        fresh = method.startswith(UNTRAINED)
+        seed = options.seed if fresh else None
+        key = (method, options.layer, options.head, options.gamma, options.target, seed)
+        if key not in self._explanations:
+            self._explanations[key] = explain_graphs(
+                self.untrained_graphs(options.seed) if fresh else self.graphs,
+                get_method(method.removeprefix(UNTRAINED)),
+                layer=options.layer,
+                head=options.head,
+                target=targets,
+                gamma=options.gamma,
+                seeds=self.seeds,
+            )
+        return self._explanations[key]
+
+    def explanations(self, options: MapOptions) -> Iterator[tuple[str, Explanation]]:
+        """Every method that the options name, with its maps."""
+        for method in choose_methods(self.model, options.methods):
+            yield method, self.explanation(method, options)
+
+
+def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]:
+    """The methods asked for, checked, or all that suit the model.
+
+    Raises:
+        ValueError: for a name that is unknown or a method that does not suit the model.
+    """
+    kinds = attention_kinds(model)
+    if methods is None:
+        return [*applicable_methods(kinds), f"{UNTRAINED}visits"]
+    for method in methods:
+        unsuited = kinds - get_method(method.removeprefix(UNTRAINED)).kinds
+        if unsuited:
+            raise MethodNotApplicable(
+                f"method {method!r} is not for {', '.join(sorted(unsuited))} attention; "
+                f"this model takes {', '.join(applicable_methods(kinds))}"
+            )
+    return list(dict.fromkeys(methods))
+
+
+def patch_scores(explanation: Explanation) -> Tensor:
+    """Maps (B, gh, gw); constant, all patches tied, where there is no map."""
+    return explanation.maps.nan_to_num(nan=0.0)
 
 
 def warn(message: str) -> None:

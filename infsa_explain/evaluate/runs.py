@@ -6,26 +6,23 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .. import __version__
 from ..data.samples import ImageData
 from ..preprocessing import data_config
+from .measuring import Measure
+from .rows import Row
+from .shards import Shard
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-__all__ = ["Row", "RunFolder", "describe_run", "fingerprint", "number"]
-
-#: One line of ``rows.jsonl``.
-Row = dict[str, Any]
-
+__all__ = ["RunFolder", "describe_run", "fingerprint", "read_rows", "unfinished"]
 
 #: Parts of the configuration that may differ between a run and its resumption.
 CIRCUMSTANCES = ("versions", "device", "threads")
@@ -35,22 +32,24 @@ class RunFolder:
     """A folder that holds one run: its configuration, and its rows as they come.
 
     A context manager. The folder is made with the first row, so that a run that fails before it
-    leaves nothing. ``progress.json`` says how many bytes of ``rows.jsonl`` and how many images of
-    each model are done, so that a run killed at any moment resumes with none lost or doubled.
+    leaves nothing. Every shard of a run has its own ``rows.i-of-n.jsonl``, and a
+    ``progress.i-of-n.json`` that says how many bytes of it, and how many images of each model, are
+    done, so that a run killed at any moment resumes with none lost or doubled.
 
     Args:
         path: the folder.
         config: what is needed to repeat the run; goes to ``config.json``.
-        force: write over a run that is there already.
+        shard: the part of the images that this process measures. Several write to one folder.
+        force: write over a run that is there already; not for one of several shards.
         resume: go on with the run that is there, if there is one.
 
     Attributes:
-        rows: of the run that is resumed; empty otherwise.
-        done: images that are done, by model.
+        rows: of the shard that is resumed; empty otherwise.
+        done: images of the shard that are done, by model.
 
     Raises:
         ValueError: if the folder holds a run and neither ``force`` nor ``resume`` is on, holds
-            another run than the one to resume, or is a file.
+            another run than the one to resume or to join, or is a file.
     """
 
     def __init__(
@@ -58,23 +57,36 @@ class RunFolder:
         path: str | os.PathLike[str],
         config: dict[str, Any],
         *,
+        shard: Shard = Shard(),  # noqa: B008  (it is immutable)
         force: bool = False,
         resume: bool = False,
     ) -> None:
         self.path = Path(path)
-        self.config = config
+        self.config = config | {"shards": shard.parts}
+        self.shard = shard
         self.rows: list[Row] = []
         self.done: dict[str, int] = {}
+        self.skipped: list[str] = []
+        self._rows = self.path / f"rows.{shard}.jsonl"
+        self._progress = self.path / f"progress.{shard}.json"
         self._file: BinaryIO | None = None
+        self._fresh = True
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; --out needs a folder")
-        if (self.path / "config.json").exists():
-            if resume:
-                self._resume()
-            elif not force:
+        if not (self.path / "config.json").exists():
+            return
+        if force:
+            if shard.parts > 1:
                 raise ValueError(
-                    f"{self.path} holds a run already; choose another --out, --resume, or --force"
+                    f"{self.path} holds a run, and --force is not for one of several processes "
+                    "that write to it: remove the folder, or choose another --out"
                 )
+        elif resume or (shard.parts > 1 and not self._rows.exists()):
+            self._resume()
+        else:
+            raise ValueError(
+                f"{self.path} holds a run already; choose another --out, --resume, or --force"
+            )
 
     def _resume(self) -> None:
         theirs = json.loads((self.path / "config.json").read_text())
@@ -82,33 +94,39 @@ class RunFolder:
         differ = _differences(own, theirs)
         if differ:
             raise ValueError(f"{self.path} holds another run: {'; '.join(differ)}")
-        progress, rows = self.path / "progress.json", self.path / "rows.jsonl"
-        state: dict[str, Any] = {"bytes": 0, "done": {}}
-        if progress.exists():
-            state = json.loads(progress.read_text())
-        self.done = state["done"]
-        if rows.exists():
-            os.truncate(rows, state["bytes"])  # what was not committed is done again
-            self.rows = [json.loads(line) for line in rows.read_bytes().splitlines()]
+        self._fresh = False
+        state: dict[str, Any] = {"bytes": 0, "done": {}, "skipped": []}
+        if self._progress.exists():
+            state = json.loads(self._progress.read_text())
+        self.done, self.skipped = state["done"], state["skipped"]
+        if self._rows.exists():
+            os.truncate(self._rows, state["bytes"])  # what was not committed is done again
+            self.rows = [json.loads(line) for line in self._rows.read_bytes().splitlines()]
 
     def write(self, row: Row) -> None:
-        """Append a row to ``rows.jsonl`` and flush it."""
+        """Append a row and flush it."""
         if self._file is None:
             self.path.mkdir(parents=True, exist_ok=True)
-            if not self.done:
-                (self.path / "progress.json").unlink(missing_ok=True)
-                _write_whole(self.path / "config.json", self.config)
-            self._file = (self.path / "rows.jsonl").open("ab" if self.done else "wb")
+            if self._fresh:
+                for old in [*self.path.glob("rows.*.jsonl"), *self.path.glob("progress.*.json")]:
+                    if self.shard.parts == 1:
+                        old.unlink()
+                _write_whole(self.path / "config.json", self.config, self.shard)
+            self._file = self._rows.open("ab")
         self._file.write(json.dumps(row).encode() + b"\n")
         self._file.flush()
 
+    def skip(self, message: str) -> None:
+        """Note that an image was left out."""
+        self.skipped.append(message)
+
     def commit(self, model: str, images: int) -> None:
         """Note that all rows of so many more images of a model are written."""
+        self.done[model] = self.done.get(model, 0) + images
         if self._file is not None:
             os.fsync(self._file.fileno())
-            self.done[model] = self.done.get(model, 0) + images
-            state = {"bytes": self._file.tell(), "done": self.done}
-            _write_whole(self.path / "progress.json", state)
+            state = {"bytes": self._file.tell(), "done": self.done, "skipped": self.skipped}
+            _write_whole(self._progress, state, self.shard)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -118,36 +136,74 @@ class RunFolder:
             self._file.close()
 
 
-def _write_whole(path: Path, content: dict[str, Any]) -> None:
-    """A file that is there whole or not at all."""
-    temporary = path.with_suffix(".tmp")
+def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
+    """The rows of a run that are committed, in the order of its shards.
+
+    Raises:
+        ValueError: if the folder holds no run.
+    """
+    rows: list[Row] = []
+    for shard in _shards(Path(folder)):
+        progress = Path(folder) / f"progress.{shard}.json"
+        if progress.exists():
+            size = json.loads(progress.read_text())["bytes"]
+            with (Path(folder) / f"rows.{shard}.jsonl").open("rb") as file:
+                rows += [json.loads(line) for line in file.read(size).splitlines()]
+    return rows
+
+
+def unfinished(folder: str | os.PathLike[str]) -> list[Shard]:
+    """The shards of a run that have images left to do.
+
+    Raises:
+        ValueError: if the folder holds no run.
+    """
+    shards = _shards(Path(folder))
+    config = json.loads((Path(folder) / "config.json").read_text())
+    left = []
+    for shard in shards:
+        progress = Path(folder) / f"progress.{shard}.json"
+        done = json.loads(progress.read_text())["done"] if progress.exists() else {}
+        own = len(shard.of(config["data"]["images"]))
+        if any(done.get(model, 0) < own for model in config["models"]):
+            left.append(shard)
+    return left
+
+
+def _shards(folder: Path) -> list[Shard]:
+    config = folder / "config.json"
+    if not config.is_file():
+        raise ValueError(f"{folder} holds no run: it has no config.json")
+    count = json.loads(config.read_text())["shards"]
+    return [Shard(i, count) for i in range(1, count + 1)]
+
+
+def _write_whole(path: Path, content: dict[str, Any], shard: Shard) -> None:
+    """A file that is there whole or not at all, whoever else writes it."""
+    temporary = path.with_suffix(f".{shard}.tmp")
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     temporary.replace(path)
 
 
-def _differences(own: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+def _differences(own: Any, theirs: Any, where: str = "") -> list[str]:
     """What two configurations disagree on, circumstances aside."""
-    differ = []
-    for key in sorted((own.keys() | theirs.keys()) - set(CIRCUMSTANCES)):
-        a, b = own.get(key), theirs.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            differ += [
-                f"{key} {name} is {a.get(name)!r} now, was {b.get(name)!r}"
-                for name in sorted(a.keys() | b.keys())
-                if a.get(name) != b.get(name)
-            ]
-        elif a != b:
-            differ.append(f"{key} is {a!r} now, was {b!r}")
-    return differ
+    if isinstance(own, dict) and isinstance(theirs, dict):
+        keys = sorted(own.keys() | theirs.keys())
+        return [
+            difference
+            for key in keys
+            if where or key not in CIRCUMSTANCES
+            for difference in _differences(own.get(key), theirs.get(key), f"{where} {key}".strip())
+        ]
+    return [] if own == theirs else [f"{where} is {own!r} now, was {theirs!r}"]
 
 
 def describe_run(
-    command: str, models: dict[str, nn.Module], data: ImageData, options: DataclassInstance
+    models: Mapping[str, nn.Module], data: ImageData, measures: Iterable[Measure]
 ) -> dict[str, Any]:
     """What is needed to repeat a run, and to explain a difference."""
     packages = ("torch", "timm", "numpy", "scipy")
     return {
-        "command": command,
         "models": {
             name: {
                 "weights": fingerprint(model),
@@ -156,7 +212,7 @@ def describe_run(
             for name, model in models.items()
         },
         "data": {"name": data.name, "images": len(data), "fingerprint": data.fingerprint()},
-        "options": asdict(options),
+        "measures": {each.name: asdict(each) for each in measures},  # type: ignore[call-overload]
         "versions": {"infsa_explain": __version__}
         | {package: version(package) for package in packages}
         | {"python": platform.python_version()},
@@ -176,8 +232,3 @@ def fingerprint(model: nn.Module) -> str:
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
     return {key: list(v) if isinstance(v, tuple) else v for key, v in config.items()}
-
-
-def number(value: Tensor) -> float | None:
-    """A scalar for a row, None where it is undefined: JSON has no NaN."""
-    return float(value) if value.isfinite() else None

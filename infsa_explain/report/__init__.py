@@ -1,12 +1,10 @@
-"""Rows become tables and pictures; every number has its interval, and its control beside it."""
+"""Rows become tables and pictures; every number has its interval, and its control beside it.
 
-from .accuracy import (
-    ACCURACY_HEADINGS,
-    AccuracySummary,
-    accuracy_table,
-    summarise_accuracy,
-    write_accuracy,
-)
+A section says how the rows of one measure are told: :func:`section` registers it by the measure's
+name.
+"""
+
+from .accuracy import ACCURACY_HEADINGS, AccuracySummary, accuracy_table, summarise_accuracy
 from .alignment import (
     ALIGNMENT_HEADINGS,
     LAYER_HEADINGS,
@@ -17,50 +15,61 @@ from .alignment import (
     plot_alignment,
     summarise_alignment,
     summarise_layers,
-    write_alignment,
 )
 from .deletion import (
     MORF_HEADINGS,
     MorfSummary,
     mean_curves,
-    morf_markdown,
     morf_table,
     plot_curves,
     summarise_morf,
-    write_morf,
 )
-from .localization import BOX_HEADINGS, BoxSummary, box_table, summarise_boxes, write_boxes
-from .tables import Difference, caution
+from .focus import FocusSummary, SimilaritySummary, summarise_focus, summarise_similarity
+from .localization import BOX_HEADINGS, BoxSummary, box_table, summarise_boxes
+from .sanity import SanitySummary, plot_sanity, summarise_sanity
+from .sections import SECTIONS, Section, section
+from .tables import Difference, Seeds, Table, caution, markdown
+from .writing import Report, write_report
 
 __all__ = [
     "ACCURACY_HEADINGS",
-    "AccuracySummary",
-    "accuracy_table",
-    "summarise_accuracy",
-    "write_accuracy",
-    "write_boxes",
-    "summarise_boxes",
-    "box_table",
-    "BoxSummary",
-    "BOX_HEADINGS",
     "ALIGNMENT_HEADINGS",
+    "BOX_HEADINGS",
     "LAYER_HEADINGS",
     "MORF_HEADINGS",
+    "SECTIONS",
+    "AccuracySummary",
     "AlignmentSummary",
+    "BoxSummary",
     "Difference",
+    "FocusSummary",
     "LayerSummary",
     "MorfSummary",
+    "Report",
+    "SanitySummary",
+    "Section",
+    "Seeds",
+    "SimilaritySummary",
+    "Table",
+    "accuracy_table",
     "alignment_table",
+    "box_table",
     "caution",
     "layer_table",
+    "markdown",
     "mean_curves",
-    "morf_markdown",
     "morf_table",
     "plot_alignment",
     "plot_curves",
+    "plot_sanity",
+    "section",
+    "summarise_accuracy",
     "summarise_alignment",
+    "summarise_boxes",
+    "summarise_focus",
     "summarise_layers",
     "summarise_morf",
-    "write_alignment",
-    "write_morf",
+    "summarise_sanity",
+    "summarise_similarity",
+    "write_report",
 ]

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from infsa_metrics import MeanInterval, bootstrap_mean
 
-from ..evaluate.runs import Row
-from .tables import by_model, caution, interval_cell, markdown
+from ..evaluate.rows import Row
+from .sections import section
+from .tables import (
+    Seeds,
+    Table,
+    by_model,
+    caution,
+    count_cell,
+    interval_cell,
+    per_image,
+    seeds,
+    unique,
+)
 
-__all__ = [
-    "ACCURACY_HEADINGS",
-    "AccuracySummary",
-    "accuracy_table",
-    "summarise_accuracy",
-    "write_accuracy",
-]
+__all__ = ["ACCURACY_HEADINGS", "AccuracySummary", "accuracy_table", "summarise_accuracy"]
 
 
 @dataclass(frozen=True)
@@ -28,21 +31,30 @@ class AccuracySummary:
     Attributes:
         top1, top5: share of images whose label is the first, or among the first five.
         chance: 1 / C, the accuracy of a guess.
+        seeds: of top-1.
     """
 
     model: str
     top1: MeanInterval
     top5: MeanInterval
     chance: float
+    seeds: Seeds
 
 
 def summarise_accuracy(rows: Sequence[Row]) -> list[AccuracySummary]:
     """Summaries of every model, in the order in which they first appear."""
     summaries = []
     for model, own in by_model(rows).items():
-        top1, top5 = (bootstrap_mean([float(row["rank"] < k) for row in own]) for k in (1, 5))
-        summaries.append(AccuracySummary(model, top1, top5, chance=1 / own[0]["classes"]))
+        images = unique(own, "image")
+        top1, top5 = (bootstrap_mean(per_image(own, images, _within(k))) for k in (1, 5))
+        chance = 1 / own[0]["classes"]
+        summaries.append(AccuracySummary(model, top1, top5, chance, seeds(own, _within(1))))
     return summaries
+
+
+def _within(k: int) -> Callable[[Row], float]:
+    """1 for an image whose label is among the first k, else 0."""
+    return lambda row: float(row["rank"] < k)
 
 
 ACCURACY_HEADINGS = ("model", "top-1 ↑ [95%]", "top-5 ↑ [95%]", "chance", "n")
@@ -56,17 +68,15 @@ def accuracy_table(summaries: Sequence[AccuracySummary]) -> list[tuple[str, ...]
             interval_cell(s.top1),
             interval_cell(s.top5),
             f"{100 * s.chance:.1f}",
-            f"{s.top1.n}",
+            count_cell(s.top1, s.seeds),
         )
         for s in summaries
     ]
 
 
-def write_accuracy(folder: Path, rows: Sequence[Row]) -> None:
-    """Write ``summary.json`` and ``summary.md`` of a run."""
-    summaries = summarise_accuracy(rows)
-    payload = [asdict(summary) for summary in summaries]
-    (folder / "summary.json").write_text(json.dumps(payload, indent=2) + "\n")
-    (folder / "summary.md").write_text(
-        markdown(ACCURACY_HEADINGS, accuracy_table(summaries)) + caution(s.top1 for s in summaries)
-    )
+def _tables(summaries: Sequence[AccuracySummary]) -> list[Table]:
+    note = caution(s.top1 for s in summaries)
+    return [Table("accuracy; percent", ACCURACY_HEADINGS, accuracy_table(summaries), note)]
+
+
+section("accuracy", summarise_accuracy, _tables)

@@ -8,9 +8,8 @@ the share of such heads stands beside it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,20 @@ import numpy as np
 from infsa_metrics import MeanInterval, bootstrap_mean
 from numpy.typing import NDArray
 
-from ..evaluate.runs import Row
+from ..evaluate.rows import Row
+from .sections import section
 from .tables import (
     Difference,
+    Seeds,
+    Table,
     by_model,
     caution,
+    count_cell,
     difference_cell,
     differences,
     interval_cell,
-    markdown,
+    per_image,
+    seeds,
     unique,
 )
 
@@ -40,7 +44,6 @@ __all__ = [
     "plot_alignment",
     "summarise_alignment",
     "summarise_layers",
-    "write_alignment",
 ]
 
 #: What the paper reports for the cosine, arXiv 2603.00175; it gives no control beside it.
@@ -59,6 +62,7 @@ class AlignmentSummary:
         behind: cosine of ``linear`` minus this vector's, on the same images; positive where the
             weights are better; None for ``linear`` itself.
         undefined: share of (image, layer, head) without a defined cosine.
+        seeds: of the cosine.
     """
 
     model: str
@@ -68,6 +72,7 @@ class AlignmentSummary:
     spearman: MeanInterval
     behind: Difference | None
     undefined: float
+    seeds: Seeds
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def summarise_alignment(rows: Sequence[Row]) -> list[AlignmentSummary]:
     """Summaries of every (model, vector), in the order in which they first appear.
 
     Args:
-        rows: as :func:`infsa_explain.evaluate.evaluate_alignment` gives them.
+        rows: of :class:`infsa_explain.evaluate.Alignment`.
     """
     groups = by_model(rows)
     pairs = {
@@ -122,6 +127,7 @@ def summarise_alignment(rows: Sequence[Row]) -> list[AlignmentSummary]:
             bootstrap_mean(_per_image(own, "spearman", vector)),
             behind.get((model, vector)),
             float(np.mean([row["cosine"][vector] is None for row in own])),
+            seeds(own, _agreement("cosine", vector)),
         )
         for model, own in groups.items()
         for vector in own[0]["cosine"]
@@ -155,11 +161,11 @@ def summarise_layers(rows: Sequence[Row]) -> list[LayerSummary]:
 
 def _per_image(rows: Sequence[Row], measure: str, vector: str) -> NDArray[np.float64]:
     """(n,) mean over layers and heads of each image; what is undefined counts as 0."""
-    values: dict[str, list[float]] = {image: [] for image in unique(rows, "image")}
-    for row in rows:
-        value = row[measure][vector]
-        values[row["image"]].append(0.0 if value is None else value)
-    return np.array([np.mean(of_image) for of_image in values.values()])
+    return per_image(rows, unique(rows, "image"), _agreement(measure, vector))
+
+
+def _agreement(measure: str, vector: str) -> Callable[[Row], float]:
+    return lambda row: row[measure][vector] or 0.0
 
 
 def _mean(rows: Sequence[Row], field: str) -> float:
@@ -188,7 +194,7 @@ def alignment_table(summaries: Sequence[AlignmentSummary]) -> list[tuple[str, ..
             *(interval_cell(value, 1, ".3f") for value in (s.cosine, s.centred, s.spearman)),
             difference_cell(s.behind, 1, "+.3f"),
             f"{s.undefined:.1%}",
-            f"{s.cosine.n}",
+            count_cell(s.cosine, s.seeds, 1, ".3f"),
         )
         for s in summaries
     ]
@@ -231,24 +237,28 @@ def layer_table(summaries: Sequence[LayerSummary]) -> list[tuple[str, ...]]:
     ]
 
 
-def write_alignment(folder: Path, rows: Sequence[Row]) -> None:
-    """Write ``summary.json``, ``summary.md`` and the picture of a run."""
-    vectors, layers = summarise_alignment(rows), summarise_layers(rows)
-    payload = {
-        "published_cosine": PUBLISHED_COSINE,
-        "vectors": [asdict(summary) for summary in vectors],
-        "layers": [asdict(summary) for summary in layers],
-    }
-    (folder / "summary.json").write_text(json.dumps(payload, indent=2) + "\n")
-    (folder / "summary.md").write_text(
-        markdown(ALIGNMENT_HEADINGS, alignment_table(vectors))
-        + "\n"
-        + markdown(LAYER_HEADINGS, layer_table(layers))
-        + caution(summary.cosine for summary in vectors)
-    )
+def _summarise(rows: Sequence[Row]) -> dict[str, Sequence[AlignmentSummary | LayerSummary]]:
+    return {"vectors": summarise_alignment(rows), "layers": summarise_layers(rows)}
+
+
+def _tables(summaries: dict[str, Any]) -> list[Table]:
+    vectors, layers = summaries["vectors"], summaries["layers"]
+    published = f"published: cosine {PUBLISHED_COSINE} (arXiv 2603.00175), without a control"
+    note = "\n".join(filter(None, (caution(s.cosine for s in vectors), published)))
+    title = "agreement with the Perron vector"
+    return [
+        Table(title, ALIGNMENT_HEADINGS, alignment_table(vectors), note),
+        Table("`linear` by layer", LAYER_HEADINGS, layer_table(layers)),
+    ]
+
+
+def _draw(folder: Path, rows: Sequence[Row]) -> None:
     figure = plot_alignment(rows)
     figure.savefig(folder / "alignment.png", dpi=150)
     figure.savefig(folder / "alignment.svg")
+
+
+section("align", _summarise, _tables, _draw)
 
 
 def plot_alignment(rows: Sequence[Row]) -> Any:

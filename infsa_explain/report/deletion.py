@@ -8,9 +8,9 @@ method corrects over the whole table.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,23 @@ import numpy as np
 from infsa_metrics import MeanInterval, bootstrap_mean
 from numpy.typing import NDArray
 
-from ..evaluate.runs import Row
+from ..evaluate.rows import Row
+from .sections import section
 from .tables import (
     CONTROLS,
     PALETTE,
     Difference,
+    Seeds,
+    Table,
     by_model,
     caution,
+    count_cell,
     difference_cell,
     differences_to_controls,
     interval_cell,
-    markdown,
+    markers,
+    per_image,
+    seeds,
     unique,
 )
 
@@ -36,11 +42,9 @@ __all__ = [
     "MORF_HEADINGS",
     "MorfSummary",
     "mean_curves",
-    "morf_markdown",
     "morf_table",
     "plot_curves",
     "summarise_morf",
-    "write_morf",
 ]
 
 
@@ -49,30 +53,34 @@ class MorfSummary:
     """One method on one model.
 
     Attributes:
+        steps: points of the curves.
         aoc: MoRF-AOC, 1 − ∫ p_s / p_0; higher is better.
         auc: raw area under the MoRF curve (RISE's deletion score); lower is better.
         lerf_auc: the same, least relevant first; higher is better.
         srg: ``lerf_auc`` − ``auc`` image by image; higher is better.
         over: control → :class:`Difference` of AOC to that control; empty for the controls.
         tied: share of patches whose score equals another's.
+        seeds: of AOC.
     """
 
     model: str
     method: str
     fill: str
+    steps: int
     aoc: MeanInterval
     auc: MeanInterval
     lerf_auc: MeanInterval
     srg: MeanInterval
     over: dict[str, Difference]
     tied: float
+    seeds: Seeds
 
 
 def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
     """Summaries of every (model, method), in the order in which they first appear.
 
     Args:
-        rows: as :func:`infsa_explain.evaluate.evaluate_morf` gives them.
+        rows: of :class:`infsa_explain.evaluate.Morf`.
     """
     groups = by_model(rows)
     over = differences_to_controls(
@@ -95,12 +103,14 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
                     model,
                     method,
                     own[0]["fill"],
+                    len(own[0]["fractions"]) - 1,
                     bootstrap_mean(_values(own, method, "morf", "aoc", images)),
                     bootstrap_mean(auc),
                     bootstrap_mean(lerf),
                     bootstrap_mean(lerf - auc),
                     over.get((model, method), {}),
                     float(np.mean(_values(own, method, "morf", "tied", images))),
+                    seeds(_rows(own, method, "morf"), itemgetter("aoc")),
                 )
             )
     return summaries
@@ -110,14 +120,11 @@ def _values(
     rows: Sequence[Row], method: str, order: str, field: str, images: Sequence[str]
 ) -> NDArray[np.float64]:
     """One field per image, in the order of ``images``; NaN where there is none."""
-    found = {
-        row["image"]: row[field]
-        for row in rows
-        if row["method"] == method and row["order"] == order
-    }
-    return np.array(
-        [np.nan if found.get(image) is None else found[image] for image in images], dtype=float
-    )
+    return per_image(_rows(rows, method, order), images, itemgetter(field))
+
+
+def _rows(rows: Sequence[Row], method: str, order: str) -> list[Row]:
+    return [row for row in rows if row["method"] == method and row["order"] == order]
 
 
 MORF_HEADINGS = (
@@ -146,23 +153,20 @@ def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
             f"{100 * s.lerf_auc.mean:.1f}",
             interval_cell(s.srg, spec="+.1f"),
             f"{100 * s.tied:.0f}%",
-            f"{s.aoc.n}" + (f" ({s.aoc.excluded} excluded)" if s.aoc.excluded else ""),
+            count_cell(s.aoc, s.seeds),
         )
         for s in summaries
     ]
 
 
-def morf_markdown(summaries: Sequence[MorfSummary]) -> str:
-    """The table in Markdown."""
-    return markdown(MORF_HEADINGS, morf_table(summaries)) + caution(s.aoc for s in summaries)
+def _tables(summaries: Sequence[MorfSummary]) -> list[Table]:
+    title = f"deletion, fill {summaries[0].fill}, {summaries[0].steps} steps; percent"
+    note = caution(s.aoc for s in summaries)
+    return [Table(title, MORF_HEADINGS, morf_table(summaries), note)]
 
 
-def write_morf(folder: Path, rows: Sequence[Row]) -> list[MorfSummary]:
-    """Write ``summary.json``, ``summary.md``, ``curves.csv`` and the plots; return summaries."""
-    summaries = summarise_morf(rows)
-    payload = [asdict(summary) for summary in summaries]
-    (folder / "summary.json").write_text(json.dumps(payload, indent=2) + "\n")
-    (folder / "summary.md").write_text(morf_markdown(summaries))
+def _draw(folder: Path, rows: Sequence[Row]) -> None:
+    """``curves.csv`` and the plots."""
     curves = mean_curves(rows)
     with (folder / "curves.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -173,7 +177,9 @@ def write_morf(folder: Path, rows: Sequence[Row]) -> list[MorfSummary]:
     figure = plot_curves(rows)
     figure.savefig(folder / "curves.png", dpi=150)
     figure.savefig(folder / "curves.svg")
-    return summaries
+
+
+section("morf", summarise_morf, _tables, _draw)
 
 
 def mean_curves(
@@ -201,8 +207,7 @@ def plot_curves(rows: Sequence[Row]) -> Any:
     methods = list(dict.fromkeys(method for _, method, _ in curves))
     coloured = [method for method in methods if method not in CONTROLS]
     colour = {m: PALETTE[i % len(PALETTE)] for i, m in enumerate(coloured)}
-    # Beyond the palette colours come again, marked.
-    marker = {m: ("", "o", "s", "^")[i // len(PALETTE) % 4] for i, m in enumerate(coloured)}
+    marker = {m: markers(i) for i, m in enumerate(coloured)}
     colour |= {"random": "0.45", "centre": "0.7"}
     figure = Figure(figsize=(2.9 + 4.6 * len(models), 4.2), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(models), sharey=True))

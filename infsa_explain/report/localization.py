@@ -6,31 +6,35 @@ middle of their pictures, and prevalence is what a constant map scores.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from infsa_metrics import MeanInterval, bootstrap_mean
 from numpy.typing import NDArray
 
-from ..evaluate.runs import Row
+from ..evaluate.rows import Row
+from .sections import section
 from .tables import (
     CONTROLS,
     Difference,
+    Seeds,
+    Table,
     by_model,
     caution,
+    count_cell,
     difference_cell,
     differences_to_controls,
     interval_cell,
-    markdown,
+    per_image,
+    seeds,
     unique,
 )
 
-__all__ = ["BOX_HEADINGS", "BoxSummary", "box_table", "summarise_boxes", "write_boxes"]
+__all__ = ["BOX_HEADINGS", "BoxSummary", "box_table", "summarise_boxes"]
 
-#: Measures of every map, as :func:`infsa_explain.evaluate.evaluate_boxes` names them.
+#: Measures of every map, as :class:`infsa_explain.evaluate.Boxes` names them.
 MEASURES = (
     "ap", "roc_auc", "pointing", "mass", "rank", "iou_mean", "iou_best",
     "effective_patches", "prevalence",
@@ -42,10 +46,11 @@ class BoxSummary:
     """One method on one model, means over the images that have a box.
 
     Attributes:
-        measures: measure → mean and interval; see :func:`infsa_explain.evaluate.evaluate_boxes`.
+        measures: measure → mean and interval; see :class:`infsa_explain.evaluate.Boxes`.
         over: control → :class:`Difference` of average precision to that control; empty for the
             controls themselves.
         skipped: images without a pixel inside a box, or without one outside.
+        seeds: of average precision.
     """
 
     model: str
@@ -53,13 +58,14 @@ class BoxSummary:
     measures: dict[str, MeanInterval]
     over: dict[str, Difference]
     skipped: int
+    seeds: Seeds
 
 
 def summarise_boxes(rows: Sequence[Row]) -> list[BoxSummary]:
     """Summaries of every (model, method), in the order in which they first appear.
 
     Args:
-        rows: as :func:`infsa_explain.evaluate.evaluate_boxes` gives them.
+        rows: of :class:`infsa_explain.evaluate.Boxes`.
     """
     groups = by_model(rows)
     over = differences_to_controls(
@@ -73,17 +79,16 @@ def summarise_boxes(rows: Sequence[Row]) -> list[BoxSummary]:
         for method in unique(own, "method"):
             skipped = int(np.isnan(_values(own, method, "prevalence")).sum())
             measures = {m: bootstrap_mean(_values(own, method, m)) for m in MEASURES}
-            summaries.append(
-                BoxSummary(model, method, measures, over.get((model, method), {}), skipped)
-            )
+            spread = seeds((r for r in own if r["method"] == method), itemgetter("ap"))
+            differences = over.get((model, method), {})
+            summaries.append(BoxSummary(model, method, measures, differences, skipped, spread))
     return summaries
 
 
 def _values(rows: Sequence[Row], method: str, measure: str) -> NDArray[np.float64]:
     """One measure per image, in the order in which images first appear; NaN where there is none."""
-    found = {row["image"]: row[measure] for row in rows if row["method"] == method}
-    values = [found.get(image) for image in unique(rows, "image")]
-    return np.array([np.nan if value is None else value for value in values])
+    own = (row for row in rows if row["method"] == method)
+    return per_image(own, unique(rows, "image"), itemgetter(measure))
 
 
 BOX_HEADINGS = (
@@ -112,17 +117,15 @@ def box_table(summaries: Sequence[BoxSummary]) -> list[tuple[str, ...]]:
             interval_cell(s.measures["ap"]),
             *(difference_cell(s.over.get(control)) for control in CONTROLS),
             *(f"{100 * s.measures[measure].mean:.1f}" for measure in shown),
-            f"{s.measures['ap'].n}" + (f" ({s.skipped} skipped)" if s.skipped else ""),
+            count_cell(s.measures["ap"], s.seeds),
         )
         for s in summaries
     ]
 
 
-def write_boxes(folder: Path, rows: Sequence[Row]) -> None:
-    """Write ``summary.json`` and ``summary.md`` of a run."""
-    summaries = summarise_boxes(rows)
-    payload = [asdict(summary) for summary in summaries]
-    (folder / "summary.json").write_text(json.dumps(payload, indent=2) + "\n")
-    (folder / "summary.md").write_text(
-        markdown(BOX_HEADINGS, box_table(summaries)) + caution(s.measures["ap"] for s in summaries)
-    )
+def _tables(summaries: Sequence[BoxSummary]) -> list[Table]:
+    note = caution(s.measures["ap"] for s in summaries)
+    return [Table("boxes; percent", BOX_HEADINGS, box_table(summaries), note)]
+
+
+section("boxes", summarise_boxes, _tables)

@@ -1,8 +1,8 @@
-"""What every table shares: intervals and corrected differences as cells, and Markdown."""
+"""What every table shares: per-image values, intervals and corrected differences, Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,19 +10,25 @@ import numpy as np
 from infsa_metrics import MeanInterval, holm, paired_test
 from numpy.typing import NDArray
 
-from ..evaluate.runs import Row
+from ..evaluate.rows import Row
 
 __all__ = [
     "CONTROLS",
     "PALETTE",
     "Difference",
+    "Seeds",
+    "Table",
     "by_model",
     "caution",
+    "count_cell",
     "difference_cell",
     "differences",
     "differences_to_controls",
     "interval_cell",
     "markdown",
+    "markers",
+    "per_image",
+    "seeds",
     "unique",
 ]
 
@@ -35,6 +41,11 @@ MINIMUM_IMAGES = 30
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
 
+def markers(index: int) -> str:
+    """The marker of the index-th line of a plot: beyond the palette colours come again, marked."""
+    return ("", "o", "s", "^", "v", "D")[index // len(PALETTE) % 6]
+
+
 @dataclass(frozen=True)
 class Difference:
     """A measure of one method minus that of another on the same images.
@@ -42,10 +53,47 @@ class Difference:
     Attributes:
         interval: mean difference and its interval.
         p_value: two-sided, sign-flip permutation, Holm-corrected over all tests of the table.
+        effect_size: Cohen's d_z, the mean difference in standard deviations of the differences.
     """
 
     interval: MeanInterval
     p_value: float
+    effect_size: float
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Several checkpoints of one model, averaged image by image.
+
+    Attributes:
+        count: how many.
+        spread: standard deviation of their means; NaN for a single one.
+    """
+
+    count: int
+    spread: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells to be shown.
+
+    Attributes:
+        title: a line above it.
+        headings: one a column.
+        cells: a tuple a row.
+        note: a sentence below it, or nothing.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    cells: Sequence[tuple[str, ...]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """Title, table and note in Markdown."""
+        note = f"\n{self.note}\n" if self.note else ""
+        return f"**{self.title}**\n\n{markdown(self.headings, self.cells)}{note}"
 
 
 def differences(
@@ -60,7 +108,9 @@ def differences(
     corrected = holm([test.p_value for test in tests.values()])
     return {
         key: Difference(
-            MeanInterval(test.difference, test.low, test.high, test.n, test.excluded), float(p)
+            MeanInterval(test.difference, test.low, test.high, test.n, test.excluded),
+            float(p),
+            test.effect_size,
         )
         for (key, test), p in zip(tests.items(), corrected, strict=True)
     }
@@ -96,6 +146,33 @@ def by_model(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return groups
 
 
+def per_image(
+    rows: Iterable[Row], images: Sequence[str], field: Callable[[Row], float | None]
+) -> NDArray[np.float64]:
+    """A field image by image, (n,), in the order of ``images``: the mean of an image's rows.
+
+    An image has several rows where several checkpoints of a model were measured. NaN where there
+    is no row, or one is None.
+    """
+    values: dict[str, list[float]] = {image: [] for image in images}
+    for row in rows:
+        value = field(row)
+        values[row["image"]].append(np.nan if value is None else value)
+    return np.array([np.mean(own) if own else np.nan for own in values.values()], dtype=np.float64)
+
+
+def seeds(rows: Iterable[Row], field: Callable[[Row], float | None]) -> Seeds:
+    """How much a mean differs between the checkpoints that rows are of."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        value = field(row)
+        values.setdefault(row["checkpoint"], [])
+        if value is not None:
+            values[row["checkpoint"]].append(value)
+    means = [float(np.mean(own)) if own else np.nan for own in values.values()]
+    return Seeds(len(means), float(np.std(means, ddof=1)) if len(means) > 1 else np.nan)
+
+
 def unique(rows: Iterable[Row], field: str) -> list[str]:
     """The values of a field, in the order in which they first appear."""
     return list(dict.fromkeys(row[field] for row in rows))
@@ -111,11 +188,19 @@ def difference_cell(difference: Difference | None, scale: float = 100, spec: str
     """``mean [low, high] p``, or a dash where there is nothing to compare with."""
     if difference is None:
         return "—"
-    p = difference.p_value
+    cell = interval_cell(difference.interval, scale, spec)
     if difference.interval.n < 2:
-        return interval_cell(difference.interval, scale, spec)
+        return cell
+    p = difference.p_value
     p_cell = "<0.001" if p < 0.001 else f"{p:.3f}"
-    return f"{interval_cell(difference.interval, scale, spec)} p {p_cell}"
+    return f"{cell} p {p_cell} d {difference.effect_size:.1f}"
+
+
+def count_cell(value: MeanInterval, of: Seeds, scale: float = 100, spec: str = ".1f") -> str:
+    """Number of images, those left out, and where there are several checkpoints their spread."""
+    excluded = f" ({value.excluded} excluded)" if value.excluded else ""
+    spread = f" × {of.count} seeds, ± {format(scale * of.spread, spec)}" if of.count > 1 else ""
+    return f"{value.n}{excluded}{spread}"
 
 
 def caution(intervals: Iterable[MeanInterval]) -> str:
@@ -124,8 +209,8 @@ def caution(intervals: Iterable[MeanInterval]) -> str:
     if fewest >= MINIMUM_IMAGES:
         return ""
     return (
-        f"\ncaution: {fewest} images; with fewer than {MINIMUM_IMAGES}, bootstrap intervals are "
-        "too narrow and tests say little\n"
+        f"caution: {fewest} images; with fewer than {MINIMUM_IMAGES}, bootstrap intervals are too "
+        "narrow and tests say little"
     )
 
 

@@ -15,6 +15,7 @@ from infsa_metrics.localization import (
     rank_accuracy,
     roc_auc,
 )
+from infsa_metrics.sanity import agreement, rank_correlation, ssim, stability
 from infsa_metrics.statistics import MeanInterval, PairedTest, bootstrap_mean, holm, paired_test
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MeanInterval",
     "PairedTest",
     "PredictMasked",
+    "agreement",
     "average_precision",
     "bootstrap_mean",
     "box_mask",
@@ -41,10 +43,13 @@ __all__ = [
     "pointing_game",
     "prevalence",
     "rank_accuracy",
+    "rank_correlation",
     "rank_patches",
     "register_fill",
     "roc_auc",
     "spearman",
     "srg",
+    "ssim",
+    "stability",
     "token_similarity",
 ]

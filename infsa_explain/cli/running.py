@@ -1,0 +1,167 @@
+"""A measuring command at work: rows to a run folder as they come, tables at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .output import print_table, progress
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..data import ImageData
+    from ..evaluate import Measure
+
+__all__ = ["Saving", "run"]
+
+
+class Saving(NamedTuple):
+    """Where the rows of a command go, and what becomes of what is there and of faults."""
+
+    out: Path | None
+    force: bool
+    resume: bool
+    strict: bool
+    shard: str | None
+
+
+def run(
+    models: dict[tuple[str, str], nn.Module],
+    images: ImageData,
+    measures: list[Measure],
+    saving: Saving,
+    *,
+    conditions: str,
+    as_json: bool,
+    batch_size: int = 16,
+) -> None:
+    """Measure models on images, then print what came out.
+
+    Args:
+        models: by name and checkpoint.
+        images: a data set.
+        measures: what to measure.
+        saving: see :class:`Saving`.
+        conditions: what the tables' titles say of the maps.
+        as_json: print summaries as JSON, those of a single measure bare.
+        batch_size: images at a time.
+    """
+    from ..evaluate import read_rows, unfinished
+    from ..evaluate.shards import share
+    from ..report import Report, write_report
+
+    for each in measures:
+        for model in models.values():
+            each.check(model)
+    with share(saving.shard) as part:
+        rows, folder = _measure(models, images, measures, saving, part.shard, batch_size)
+        part.wait()
+        if not part.reports:
+            return
+    if folder is None:
+        report = Report(rows)
+    else:
+        if not part.shard.of(len(images)):
+            print(f"shard {part.shard} of {len(images)} images is empty", file=sys.stderr)
+            return
+        if left := unfinished(folder):
+            print(f"{folder}: to do, shards {', '.join(map(str, left))}", file=sys.stderr)
+            return
+        report = write_report(folder, read_rows(folder))
+    if as_json:
+        plain = report.plain()
+        print(json.dumps(plain if len(measures) > 1 else next(iter(plain.values())), indent=2))
+        return
+    for i, table in enumerate(report.tables()):
+        title = f"{images.name}, {len(images)} images{conditions}: {table.title}"
+        print_table("\n" * (i > 0) + title, table.headings, table.cells)
+        if table.note:
+            print(table.note)
+    if folder is not None:
+        files = ", ".join(sorted(path.name for path in folder.iterdir()))
+        print(f"\nwritten to {folder}/: {files}")
+
+
+def _measure(
+    models: dict[tuple[str, str], nn.Module],
+    images: ImageData,
+    measures: list[Measure],
+    saving: Saving,
+    shard: Any,
+    batch_size: int,
+) -> tuple[list[dict[str, Any]], Path | None]:
+    """The rows of this process's share of the images, and the run folder where there is one."""
+    from ..data import Subset
+    from ..evaluate import RunFolder, describe_run, measure
+
+    if saving.out is None and shard.parts > 1:
+        raise ValueError("a run that several processes share needs --out, where their rows meet")
+    own = shard.of(len(images))
+    rows: list[dict[str, Any]] = []
+    skipped: list[str] = []
+    keys = {key: " ".join(filter(None, key)) for key in models}
+    with ExitStack() as stack:
+        advance = stack.enter_context(
+            progress("images", len(own) * len(models), hidden=shard.part > 1)
+        )
+        folder = None
+        if saving.out is not None:
+            named = {keys[key]: model for key, model in models.items()}
+            folder = stack.enter_context(
+                RunFolder(
+                    saving.out,
+                    describe_run(named, images, measures),
+                    shard=shard,
+                    force=saving.force,
+                    resume=saving.resume,
+                )
+            )
+            rows += folder.rows
+
+        def on_skip(message: str) -> None:
+            if saving.strict:
+                raise ValueError(message)
+            skipped.append(message)
+            if folder is not None:
+                folder.skip(message)
+            print(f"left out: {message}", file=sys.stderr)
+
+        for (name, checkpoint), model in models.items():
+            key = keys[name, checkpoint]
+            done = 0 if folder is None else folder.done.get(key, 0)
+            advance(done)
+
+            def on_image(count: int, key: str = key) -> None:
+                if folder is not None:
+                    folder.commit(key, count)
+                advance(count)
+
+            rows += measure(
+                model,
+                Subset(images, own[done:]) if len(own) - done < len(images) else images,
+                *measures,
+                name=name,
+                checkpoint=checkpoint,
+                batch_size=batch_size,
+                on_row=(lambda row: None) if folder is None else folder.write,
+                on_image=on_image,
+                on_skip=on_skip,
+            )
+    _say_what_is_missing(images, len(skipped))
+    if not rows and own:
+        raise ValueError(f"none of the {len(own)} images could be read")
+    return rows, None if folder is None else folder.path
+
+
+def _say_what_is_missing(images: ImageData, skipped: int) -> None:
+    """On stderr: images and boxes that were left out."""
+    if skipped:
+        print(f"{skipped} times an image could not be read and was left out", file=sys.stderr)
+    dropped: dict[str, int] = getattr(images, "dropped_boxes", {})
+    if dropped:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        print(f"boxes left out: {reasons}", file=sys.stderr)

@@ -1,0 +1,87 @@
+"""Model × data × measures: rows, one or more an image and measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, Protocol
+
+from torch import nn
+
+from ..data.samples import ImageData, Sample
+from .batches import Batch, OnImage, OnSkip, Subject, sample_batches, warn
+from .memory import Halving
+from .rows import Row
+
+__all__ = ["Measure", "measure"]
+
+
+class Measure(Protocol):
+    """What is measured: a frozen dataclass of the options that decide its numbers."""
+
+    #: Names the measure in rows, summaries and on the command line.
+    name: ClassVar[str]
+
+    def check(self, model: nn.Module) -> None:
+        """Raise a ValueError if the options will not do for a model."""
+
+    def rows(self, batch: Batch) -> Iterable[Row]:
+        """Rows of a batch, each with its ``image``."""
+
+
+def measure(
+    model: nn.Module,
+    data: ImageData,
+    *measures: Measure,
+    name: str = "model",
+    checkpoint: str = "",
+    batch_size: int = 16,
+    on_row: Callable[[Row], None] = lambda row: None,
+    on_image: OnImage = lambda images: None,
+    on_skip: OnSkip = warn,
+) -> list[Row]:
+    """Measure a model on every image of a data set.
+
+    All measures of a batch share its pass through the model and its maps. Out of memory, the batch
+    is halved and done again.
+
+    Args:
+        model: a supported ViT in eval mode.
+        data: the images.
+        measures: what to measure, such as ``Morf(steps=24)``.
+        name: of the model, in the rows.
+        checkpoint: tells apart several trained from different seeds, in the rows; reports average
+            them.
+        batch_size: images at a time.
+        on_row: called with every row as it is ready.
+        on_image: called with the number of images just done, those left out among them.
+        on_skip: called with a sentence for an image that cannot be read, which is left out.
+
+    Returns:
+        Rows with ``measure``, ``model``, ``checkpoint``, ``image``, and what the measure says. NaN
+        is None.
+
+    Raises:
+        ValueError: for options out of range, or a method that does not suit the model.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    for each in measures:
+        each.check(model)
+    subject = Subject(model)
+
+    def of_samples(samples: Sequence[Sample]) -> list[Row]:
+        batch = Batch(subject, samples)
+        return [
+            {"measure": each.name, "model": name, "checkpoint": checkpoint, **row}
+            for each in measures
+            for row in each.rows(batch)
+        ]
+
+    of_as_many_as_fit = Halving(of_samples, batch_size, "images")
+    rows: list[Row] = []
+    for samples in sample_batches(data, batch_size, on_image, on_skip):
+        for part in of_as_many_as_fit(samples):
+            for row in part:
+                rows.append(row)
+                on_row(row)
+    return rows

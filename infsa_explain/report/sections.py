@@ -1,0 +1,41 @@
+"""A report has a section for every measure: what is summarised, shown and drawn of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..evaluate.rows import Row
+from .tables import Table
+
+__all__ = ["SECTIONS", "Section", "section"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """How the rows of one measure are told.
+
+    Attributes:
+        summarise: rows to dataclasses, a list of them or lists by name.
+        tables: of these summaries.
+        draw: writes pictures and further files into a run folder.
+    """
+
+    summarise: Callable[[Sequence[Row]], Any]
+    tables: Callable[[Any], list[Table]]
+    draw: Callable[[Path, Sequence[Row]], None]
+
+
+SECTIONS: dict[str, Section] = {}
+
+
+def section(
+    measure: str,
+    summarise: Callable[[Sequence[Row]], Any],
+    tables: Callable[[Any], list[Table]],
+    draw: Callable[[Path, Sequence[Row]], None] = lambda folder, rows: None,
+) -> None:
+    """Register the section of a measure, by the measure's name."""
+    SECTIONS[measure] = Section(summarise, tables, draw)

@@ -1,0 +1,69 @@
+"""The summary of a run: of every measure its section."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from ..evaluate.rows import Row
+from .sections import SECTIONS
+from .tables import Table
+
+__all__ = ["Report", "write_report"]
+
+
+class Report:
+    """The rows of a run, summarised measure by measure.
+
+    Args:
+        rows: of one measure or several, as :func:`infsa_explain.evaluate.measure` gives them.
+
+    Attributes:
+        summaries: by measure, as the measure's section has them.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows: dict[str, list[Row]] = {}
+        for row in rows:
+            self.rows.setdefault(row["measure"], []).append(row)
+        self.summaries = {
+            measure: SECTIONS[measure].summarise(own) for measure, own in self.rows.items()
+        }
+
+    def tables(self) -> list[Table]:
+        """All tables, in the order of the measures."""
+        return [
+            table
+            for measure, summaries in self.summaries.items()
+            for table in SECTIONS[measure].tables(summaries)
+        ]
+
+    def plain(self) -> dict[str, Any]:
+        """The summaries as what JSON is made of, by measure."""
+        plain: dict[str, Any] = _plain(self.summaries)
+        return plain
+
+
+def write_report(folder: Path, rows: Sequence[Row]) -> Report:
+    """Write ``summary.json``, ``summary.md``, and what else the measures have to show."""
+    report = Report(rows)
+    (folder / "summary.json").write_text(json.dumps(report.plain(), indent=2) + "\n")
+    (folder / "summary.md").write_text("\n".join(table.markdown() for table in report.tables()))
+    for measure, own in report.rows.items():
+        SECTIONS[measure].draw(folder, own)
+    return report
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and value != value:
+        return None  # JSON has no NaN
+    return value
