@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from infsa_explain.__main__ import main
@@ -133,6 +134,78 @@ def test_no_image_that_can_be_read(cli, tmp_path, command):
     assert not (tmp_path / "run").exists()
 
 
+def test_evaluate_measures_everything_at_once(cli, tmp_path):
+    out = tmp_path / "run"
+    options = ("evaluate", "--limit", 2, "--steps", 2, "--methods", "visits,random", "--out", out)
+    code, stdout, _ = cli(*options, "--metrics", "all")
+    assert code == 0
+    titles = ("deletion, fill mean, 2 steps", "boxes", "agreement with the Perron vector")
+    titles += ("how sharp maps are", "how alike tokens are", "randomisation and noise", "accuracy")
+    assert [title for title in titles if f"2 images, layer last: {title}" not in stdout] == []
+    summary = json.loads((out / "summary.json").read_text())
+    assert list(summary) == ["morf", "boxes", "align", "focus", "sanity", "accuracy"]
+    assert {path.name for path in out.iterdir()} >= {"curves.png", "alignment.png", "sanity.png"}
+    before = (out / "summary.json").read_text()
+    code, _, stderr = cli(*options, "--metrics", "morf", "--resume")
+    assert code == 2 and "holds another run: measures accuracy is None now" in stderr
+    assert cli(*options, "--metrics", "all", "--resume")[0] == 0
+    assert (out / "summary.json").read_text() == before
+
+
+def test_sanity_of_the_bundled_model(cli):
+    options = ("--limit", 2, "--methods", "degree,centre", "--draws", 1, "--json")
+    code, stdout, _ = cli("sanity", *options)
+    assert code == 0
+    degree, centre = json.loads(stdout)
+    assert degree["stages"] == ["head", *(f"blocks.{i}" for i in (3, 2, 1, 0)), "embeddings"]
+    assert centre["spearman"][-1]["mean"] == 1
+
+
+def test_seeds_of_a_model_are_averaged(cli, tmp_path):
+    """Two checkpoints of one model, the second with another classifier."""
+    from infsa_explain.models import load
+
+    model = load("vit_softmax_digits")
+    paths = [tmp_path / "first.pt", tmp_path / "second.pt"]
+    torch.save(model.state_dict(), paths[0])
+    model.head.weight.data.mul_(0.3)
+    torch.save(model.state_dict(), paths[1])
+    options = ("morf", "--model", "vit_softmax_digits", "--limit", 3, "--steps", 2)
+    options += ("--methods", "degree,random")
+    each = [json.loads(cli(*options, "--checkpoint", path, "--json")[1]) for path in paths]
+    code, stdout, _ = cli(*options, "--checkpoint", paths[0], "--checkpoint", paths[1], "--json")
+    assert code == 0
+    for both, one, other in zip(json.loads(stdout), *each, strict=True):
+        means = [one["aoc"]["mean"], other["aoc"]["mean"]]
+        assert both["aoc"]["mean"] == pytest.approx(np.mean(means), abs=1e-9)
+        assert both["seeds"]["count"] == 2
+        assert both["seeds"]["spread"] == pytest.approx(np.std(means, ddof=1), abs=1e-9)
+    code, _, stderr = cli(*options, "--checkpoint", paths[0], "--checkpoint", paths[0])
+    assert code == 2 and "is given twice" in stderr
+
+
+def test_boxes_of_the_label_and_a_label_map(cli, tmp_path):
+    """A picture of class dog with a box of a dog and one of a cat, labels as the file says."""
+    for name in "ab":
+        pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    table = tmp_path / "boxes.csv"
+    table.write_text("path,label,x0,y0,x1,y1\na.png,dog,0,0,32,64\nb.png,cat,5,5,1,1\n")
+    names = tmp_path / "names.txt"
+    names.write_text("cat\ndog\n")
+    options = ("boxes", "--model", "vit_softmax_photos", "--data", table, "--methods", "centre")
+    code, stdout, stderr = cli(*options, "--label-map", names, "--boxes", "label", "--json")
+    assert code == 0
+    (summary,) = json.loads(stdout)
+    assert summary["measures"]["prevalence"]["mean"] == 0.5
+    assert (summary["measures"]["ap"]["n"], summary["skipped"]) == (1, 1)
+    assert stderr == "boxes left out: 1 reversed\n"
+    code, _, stderr = cli(*options, "--boxes", "some")
+    assert code == 2 and "--boxes must be 'all' or 'label'" in stderr
+    code, _, stderr = cli(*options, "--label-map", tmp_path / "nowhere.txt")
+    assert code == 2 and "nowhere.txt" in stderr
+
+
 def test_accuracy_of_the_bundled_model(cli, tmp_path):
     code, stdout, _ = cli("accuracy", "--limit", 40, "--out", tmp_path / "run")
     assert code == 0
@@ -213,6 +286,9 @@ def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
         (("morf", "--data", "nowhere"), 2, "'nowhere'"),
         (("morf", "--limit", "0"), 2, "size must be at least 1"),
         (("morf", "--target", "truth"), 2, "--target must be"),
+        (("morf", "--shard", "3/2"), 2, "--shard must be i/n"),
+        (("evaluate", "--metrics", "morf,luck"), 2, "--metrics must be of morf, boxes"),
+        (("sanity", "--draws", "0"), 2, "draws must be at least 1"),
         (("morf", "--device", "abacus"), 2, "--device must be auto, cpu or cuda"),
         (("morf", "--nonsense"), 2, "--nonsense"),
         (("map", "nowhere.jpg"), 2, "nowhere.jpg"),
