@@ -25,6 +25,7 @@ from .options import (
     ResumeOption,
     SeedOption,
     ShardOption,
+    Source,
     SplitOption,
     StrictOption,
     TargetOption,
@@ -32,7 +33,6 @@ from .options import (
     integer,
     load_models,
     method_names,
-    open_images,
 )
 from .running import Saving, run
 
@@ -91,7 +91,6 @@ def morf(
     """
     from ..evaluate import Morf
 
-    images = open_images(data, split, limit, seed, label_map)
     measure = Morf(
         methods=method_names(methods),
         layer=layer,
@@ -107,7 +106,7 @@ def morf(
     )
     run(
         load_models(model, checkpoint, device),
-        images,
+        Source(data, split, limit, seed, label_map),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -146,7 +145,6 @@ def boxes(
     """
     from ..evaluate import Boxes
 
-    images = open_images(data, split, limit, seed, label_map)
     measure = Boxes(
         methods=method_names(methods),
         layer=layer,
@@ -159,7 +157,7 @@ def boxes(
     )
     run(
         load_models(model, checkpoint, device),
-        images,
+        Source(data, split, limit, seed, label_map),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -203,7 +201,6 @@ def align(
 
     if side not in ("left", "right"):
         raise ValueError(f"--side must be 'left' or 'right', got {side!r}")
-    images = open_images(data, split, limit, seed)
     arguments = {"pretrained": not untrained} | ({} if size is None else {"img_size": size})
     measure = Alignment(
         side="right" if side == "right" else "left",
@@ -217,7 +214,7 @@ def align(
     )
     run(
         load_models(model, checkpoint, device, **arguments),
-        images,
+        Source(data, split, limit, seed),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", {side} side",
@@ -252,7 +249,7 @@ def accuracy(
 
     run(
         load_models(model, checkpoint, device),
-        open_images(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map),
         [Accuracy(amp=amp)],
         Saving(out, force, resume, strict, shard),
         conditions="",
@@ -320,7 +317,7 @@ def evaluate(
         raise ValueError(f"--metrics must be of {', '.join(METRICS)}, got {', '.join(unknown)}")
     run(
         load_models(model, checkpoint, device),
-        open_images(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map),
         [every[name]() for name in names],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -371,7 +368,7 @@ def sanity(
     )
     run(
         load_models(model, checkpoint, device),
-        open_images(data, split, limit, seed),
+        Source(data, split, limit, seed),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",

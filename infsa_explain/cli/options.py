@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -32,6 +32,7 @@ __all__ = [
     "ResumeOption",
     "SeedOption",
     "ShardOption",
+    "Source",
     "SplitOption",
     "StrictOption",
     "TargetOption",
@@ -39,7 +40,6 @@ __all__ = [
     "integer",
     "load_models",
     "method_names",
-    "open_images",
     "torch_device",
 ]
 
@@ -110,21 +110,28 @@ def load_models(
     return models
 
 
-def open_images(
-    data: str, split: str, limit: int, seed: int, label_map: str | None = None
-) -> ImageData:
-    """The first ``limit`` images of a data set's split."""
-    from ..data import open_data
+class Source(NamedTuple):
+    """Which images: what --data, --split, --limit, --seed and --label-map say."""
 
-    if split not in ("val", "train"):
-        raise ValueError(f"--split must be 'val' or 'train', got {split!r}")
-    return open_data(
-        data,
-        split="train" if split == "train" else "val",
-        size=limit,
-        seed=seed,
-        label_map=label_map,
-    )
+    data: str
+    split: str
+    limit: int
+    seed: int
+    label_map: str | None = None
+
+    def open(self) -> ImageData:
+        """The data set."""
+        from ..data import open_data
+
+        if self.split not in ("val", "train"):
+            raise ValueError(f"--split must be 'val' or 'train', got {self.split!r}")
+        return open_data(
+            self.data,
+            split="train" if self.split == "train" else "val",
+            size=self.limit,
+            seed=self.seed,
+            label_map=self.label_map,
+        )
 
 
 def method_names(methods: str) -> tuple[str, ...] | None:

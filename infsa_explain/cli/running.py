@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .options import Source
 from .output import print_table, progress
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Saving(NamedTuple):
 
 def run(
     models: dict[tuple[str, str], nn.Module],
-    images: ImageData,
+    source: Source,
     measures: list[Measure],
     saving: Saving,
     *,
@@ -43,7 +45,7 @@ def run(
 
     Args:
         models: by name and checkpoint.
-        images: a data set.
+        source: of the images.
         measures: what to measure.
         saving: see :class:`Saving`.
         conditions: what the tables' titles say of the maps.
@@ -54,11 +56,12 @@ def run(
     from ..evaluate.shards import share
     from ..report import Report, write_report
 
+    images = source.open()
     for each in measures:
         for model in models.values():
             each.check(model)
     with share(saving.shard) as part:
-        rows, folder = _measure(models, images, measures, saving, part.shard, batch_size)
+        rows, folder = _measure(models, source, images, measures, saving, part.shard, batch_size)
         part.wait()
         if not part.reports:
             return
@@ -88,6 +91,7 @@ def run(
 
 def _measure(
     models: dict[tuple[str, str], nn.Module],
+    source: Source,
     images: ImageData,
     measures: list[Measure],
     saving: Saving,
@@ -111,10 +115,14 @@ def _measure(
         folder = None
         if saving.out is not None:
             named = {keys[key]: model for key, model in models.items()}
+            config = describe_run(named, images, measures) | {
+                "source": source._asdict(),
+                "command": shlex.join(["python", "-m", "infsa_explain", *sys.argv[1:]]),
+            }
             folder = stack.enter_context(
                 RunFolder(
                     saving.out,
-                    describe_run(named, images, measures),
+                    config,
                     shard=shard,
                     force=saving.force,
                     resume=saving.resume,

@@ -25,7 +25,7 @@ from .shards import Shard
 __all__ = ["RunFolder", "describe_run", "fingerprint", "read_rows", "unfinished"]
 
 #: Parts of the configuration that may differ between a run and its resumption.
-CIRCUMSTANCES = ("versions", "device", "threads")
+CIRCUMSTANCES = ("versions", "device", "threads", "command", "source")
 
 
 class RunFolder:
