@@ -140,10 +140,12 @@ def test_evaluate_measures_everything_at_once(cli, tmp_path):
     code, stdout, _ = cli(*options, "--metrics", "all")
     assert code == 0
     titles = ("deletion, fill mean, 2 steps", "boxes", "agreement with the Perron vector")
+    titles += ("infidelity", "sensitivity")
     titles += ("how sharp maps are", "how alike tokens are", "randomisation and noise", "accuracy")
     assert [title for title in titles if f"2 images, layer last: {title}" not in stdout] == []
     summary = json.loads((out / "summary.json").read_text())
-    assert list(summary) == ["morf", "boxes", "align", "focus", "sanity", "accuracy"]
+    names = ("morf", "boxes", "align", "focus", "sanity")
+    assert list(summary) == [*names, "infidelity", "sensitivity", "accuracy"]
     assert {path.name for path in out.iterdir()} >= {"curves.png", "alignment.png", "sanity.png"}
     before = (out / "summary.json").read_text()
     code, _, stderr = cli(*options, "--metrics", "morf", "--resume")

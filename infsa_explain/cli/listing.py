@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter
+from typing import Annotated
 
+import typer
+
+from .options import DeviceOption, load_models
 from .output import print_table
+
+#: What ``methods --time`` times with.
+TIMED = "vit_base_patch16_224"
 
 
 def models() -> None:
@@ -17,10 +25,51 @@ def models() -> None:
     print("and any timm VisionTransformer, hf-hub: name, or checkpoint file")
 
 
-def methods() -> None:
-    """List the map methods."""
+def methods(
+    time: Annotated[
+        bool, typer.Option("--time", help="Also how long each takes for one image, measured now.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="For --time, with random weights.")] = TIMED,
+    device: DeviceOption = "auto",
+) -> None:
+    """List the map methods.
+
+    Example: infsa-explain methods --time --model vit_small_patch16_224
+    """
     from ..methods import METHODS
 
-    rows = [(m.name, ", ".join(sorted(m.kinds)), m.summary) for m in METHODS.values()]
-    print_table("map methods", ("name", "attention", "what it is"), rows)
+    rows: list[tuple[str, ...]] = [
+        (m.name, ", ".join(sorted(m.kinds)), "yes" if m.class_specific else "", m.summary)
+        for m in METHODS.values()
+    ]
+    headings: tuple[str, ...] = ("name", "attention", "of a class", "what it is")
+    if time:
+        seconds = _seconds(model, device)
+        rows = [
+            (name, f"{seconds[name]:.2f}" if name in seconds else "—", *rest)
+            for name, *rest in rows
+        ]
+        headings = ("name", f"s an image, {model}", *headings[1:])
+    print_table("map methods", headings, rows)
     print("\nuntrained-NAME, as in untrained-visits: a control, the map of the model untrained")
+
+
+def _seconds(name: str, device: str) -> dict[str, float]:
+    """How long each method that suits a model takes for one image, its pass included."""
+    import torch
+
+    from ..data import PhotoDigits
+    from ..graphs import attention_kinds
+    from ..methods import applicable_methods, explain
+    from ..preprocessing import preprocess
+
+    (model,) = load_models([name], [], device, pretrained=False).values()
+    image = preprocess(model, PhotoDigits("val", 1)[0].image)
+    seconds = {}
+    for method in applicable_methods(attention_kinds(model)):
+        began = perf_counter()
+        explain(model, image, method)
+        if image.is_cuda:
+            torch.cuda.synchronize()
+        seconds[method] = perf_counter() - began
+    return seconds

@@ -40,7 +40,7 @@ from .running import Saving, run
 FIRST_METHODS = "visits,linear,centre,random"
 #: What ``evaluate`` measures, and what it measures besides if asked to.
 EVERYTHING = ("morf", "boxes", "align", "focus", "sanity")
-METRICS = (*EVERYTHING, "accuracy")
+METRICS = (*EVERYTHING, "infidelity", "sensitivity", "accuracy")
 FillOption = Annotated[str, typer.Option(help="mean, black, blur, noise or drop.")]
 StepsOption = Annotated[str, typer.Option(help="Points of the curve, or 'full': every patch.")]
 BoxesOption = Annotated[str, typer.Option(help="Of an image: all, or those of its label.")]
@@ -310,6 +310,8 @@ def evaluate(
         "align": lambda: evaluate.Alignment(gamma=gamma, seed=seed),
         "focus": lambda: evaluate.Focus(**maps),
         "sanity": lambda: evaluate.Sanity(**maps),
+        "infidelity": lambda: evaluate.Infidelity(**maps, fill=fill, batch_size=batch_size),
+        "sensitivity": lambda: evaluate.Sensitivity(**maps),
         "accuracy": lambda: evaluate.Accuracy(amp=amp),
     }
     names = METRICS if metrics == "all" else [name.strip() for name in metrics.split(",")]

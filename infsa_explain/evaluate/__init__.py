@@ -8,6 +8,7 @@ from .accuracy import Accuracy
 from .alignment import Alignment
 from .batches import UNTRAINED, MapOptions, choose_methods
 from .deletion import Morf
+from .faithfulness import Infidelity, Sensitivity
 from .focus import Focus
 from .localization import Boxes
 from .measuring import Measure, measure
@@ -21,11 +22,13 @@ __all__ = [
     "Alignment",
     "Boxes",
     "Focus",
+    "Infidelity",
     "MapOptions",
     "Measure",
     "Morf",
     "RunFolder",
     "Sanity",
+    "Sensitivity",
     "Shard",
     "choose_methods",
     "describe_run",

@@ -24,6 +24,7 @@ from .deletion import (
     plot_curves,
     summarise_morf,
 )
+from .faithfulness import FaithfulnessSummary, summarise_faithfulness
 from .focus import FocusSummary, SimilaritySummary, summarise_focus, summarise_similarity
 from .localization import BOX_HEADINGS, BoxSummary, box_table, summarise_boxes
 from .sanity import SanitySummary, plot_sanity, summarise_sanity
@@ -42,6 +43,7 @@ __all__ = [
     "AlignmentSummary",
     "BoxSummary",
     "Difference",
+    "FaithfulnessSummary",
     "FocusSummary",
     "LayerSummary",
     "MorfSummary",
@@ -66,6 +68,7 @@ __all__ = [
     "summarise_accuracy",
     "summarise_alignment",
     "summarise_boxes",
+    "summarise_faithfulness",
     "summarise_focus",
     "summarise_layers",
     "summarise_morf",

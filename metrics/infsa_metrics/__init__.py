@@ -2,6 +2,7 @@
 
 from infsa_metrics.alignment import centred_cosine, cosine, spearman
 from infsa_metrics.deletion import DeletionCurve, PredictMasked, deletion_curve, rank_patches, srg
+from infsa_metrics.faithfulness import infidelity, sensitivity_max
 from infsa_metrics.fills import FILLS, pixel_fill, register_fill
 from infsa_metrics.focus import effective_patches, entropy, gini, token_similarity
 from infsa_metrics.localization import (
@@ -35,6 +36,7 @@ __all__ = [
     "entropy",
     "gini",
     "holm",
+    "infidelity",
     "iou_at_best",
     "iou_at_mean",
     "mass_accuracy",
@@ -47,6 +49,7 @@ __all__ = [
     "rank_patches",
     "register_fill",
     "roc_auc",
+    "sensitivity_max",
     "spearman",
     "srg",
     "ssim",

@@ -198,9 +198,9 @@ def deletion_curve(
     counts = _removed_counts(steps, scores.shape[1])
 
     probabilities = torch.empty(size, len(counts), dtype=torch.float64)
-    pairs = torch.cartesian_prod(torch.arange(size), torch.arange(len(counts)))
+    pairs = torch.cartesian_prod(torch.arange(len(counts)), torch.arange(size))
     for start in range(0, len(pairs), batch_size):
-        image, step = pairs[start : start + batch_size].unbind(1)
+        step, image = pairs[start : start + batch_size].unbind(1)
         removed = (place[image] < counts[step, None]).reshape(-1, *patch_scores.shape[1:])
         p = predict_masked(images[image.to(images.device)], removed.to(images.device))
         probabilities[image, step] = _target_probability(p, targets[image])

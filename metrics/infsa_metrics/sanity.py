@@ -14,6 +14,7 @@ Alvarez-Melis & Jaakkola 2018 (arXiv:1806.08049).
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 
@@ -147,23 +148,23 @@ def stability(
     if images.ndim != 4 or not images.is_floating_point():
         got = f"{tuple(images.shape)} {images.dtype}"
         raise ValueError(f"images: expected floats of shape (B, C, H, W), got {got}")
-    if not noise > 0:
+    if not 0 < noise < math.inf:
         raise ValueError(f"noise: expected a share above 0, got {noise}")
     if not _is_int(draws) or draws < 1:
         raise ValueError(f"draws: expected an integer of at least 1, got {draws!r}")
     seeds = range(len(images)) if seeds is None else seeds
     if isinstance(seeds, str) or len(seeds) != len(images):
         raise ValueError(f"seeds: expected {len(images)}, one an image, got {seeds!r:.80}")
-    low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
-    sigma = noise * (high - low).where(high > low, torch.nan)[:, None, None, None]
+    span = images.detach().amax((1, 2, 3)) - images.detach().amin((1, 2, 3))
+    sigma = noise * span[:, None, None, None]
     clean = _maps_of(explain, images)
     rho = []
     for draw in range(draws):
         pattern = torch.stack([_pattern(images.shape[1:], seed, draw) for seed in seeds])
-        noisy = images.detach() + sigma.nan_to_num(0) * pattern.to(images)
+        noisy = images.detach() + sigma * pattern.to(images)
         rho.append(rank_correlation(clean, _maps_of(explain, noisy)))
     mean = torch.stack(rho).mean(0)
-    return mean.masked_fill(sigma.flatten().isnan().to(mean.device), torch.nan)
+    return mean.masked_fill((span == 0).to(mean.device), torch.nan)
 
 
 def agreement(maps: Mapping[str, Tensor]) -> Tensor:

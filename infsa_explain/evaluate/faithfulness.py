@@ -1,0 +1,117 @@
+"""Captum's measures of maps: infidelity and sensitivity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from infsa_metrics import FILLS, infidelity, pixel_fill, sensitivity_max
+from torch import Tensor, nn
+
+from ..graphs import capture
+from ..methods import get_method
+from ..methods.explaining import explain_graphs
+from ..preprocessing import data_config
+from .batches import UNTRAINED, Batch, MapOptions, patch_scores
+from .rows import Row, number
+
+__all__ = ["Infidelity", "Sensitivity"]
+
+
+@dataclass(frozen=True)
+class Infidelity(MapOptions):
+    """Do the scores of removed patches add up to what the model loses? Lower is better.
+
+    Rows have ``method`` and ``infidelity``, normalised; see :func:`infsa_metrics.infidelity`.
+
+    Attributes, besides those of :class:`MapOptions`:
+        fill: what removed patches become, a name of ``infsa_metrics.FILLS``.
+        samples: squares of patches that are removed from an image.
+        batch_size: masked images a forward pass.
+    """
+
+    name: ClassVar[str] = "infidelity"
+
+    fill: str = "mean"
+    samples: int = 100
+    batch_size: int = 64
+
+    def check(self, model: nn.Module) -> None:
+        super().check(model)
+        if self.fill not in FILLS:
+            raise ValueError(f"unknown fill {self.fill!r}; one of {', '.join(FILLS)}")
+
+    def rows(self, batch: Batch) -> Iterator[Row]:
+        config = data_config(batch.model)
+        predict = pixel_fill(
+            batch.model, self.fill, mean=config["mean"], std=config["std"], seed=self.seed
+        )
+        targets = batch.targets(self.target)
+        for method, explanation in batch.explanations(self):
+            values = infidelity(
+                predict,
+                batch.images,
+                targets,
+                patch_scores(explanation),
+                samples=self.samples,
+                seeds=batch.seeds,
+                batch_size=self.batch_size,
+            )
+            for sample, value in zip(batch.samples, values, strict=True):
+                yield {"image": sample.image_id, "method": method, "infidelity": number(value)}
+
+
+@dataclass(frozen=True)
+class Sensitivity(MapOptions):
+    """How far does a map move when its image hardly does? Lower is steadier.
+
+    Rows have ``method`` and ``sensitivity``; see :func:`infsa_metrics.sensitivity_max`.
+
+    Attributes, besides those of :class:`MapOptions`:
+        radius: of the noise, in the units of the model's input.
+        samples: noisy copies of an image.
+    """
+
+    name: ClassVar[str] = "sensitivity"
+
+    radius: float = 0.02
+    samples: int = 10
+
+    def rows(self, batch: Batch) -> Iterator[Row]:
+        targets = batch.targets(self.target)
+        for method, _ in batch.explanations(self):
+            for i, sample in enumerate(batch.samples):
+                value = sensitivity_max(
+                    lambda images, targets, method=method, sample=sample: self._maps(  # type: ignore[misc]
+                        method, images, targets, sample.image_id, batch
+                    ),
+                    batch.images[i : i + 1],
+                    targets[i : i + 1],
+                    radius=self.radius,
+                    samples=self.samples,
+                    seeds=[sample.image_id],
+                )
+                yield {
+                    "image": sample.image_id,
+                    "method": method,
+                    "sensitivity": number(value[0]),
+                }
+
+    def _maps(
+        self, method: str, images: Tensor, targets: Tensor, identity: str, batch: Batch
+    ) -> Tensor:
+        """Maps of noisy copies of one image, all with its identity."""
+        fresh = method.startswith(UNTRAINED)
+        model = batch.subject.untrained(self.seed) if fresh else batch.model
+        explanation = explain_graphs(
+            capture(model, images),
+            get_method(method.removeprefix(UNTRAINED)),
+            layer=self.layer,
+            head=self.head,
+            target=targets.to(torch.long),
+            gamma=self.gamma,
+            seeds=[identity] * len(images),
+        )
+        return patch_scores(explanation)
