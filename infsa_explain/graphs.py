@@ -52,7 +52,7 @@ class Layer(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each is a key of its own
 class Graphs:
     """The token graphs of one forward pass.
 
@@ -208,13 +208,7 @@ def _layer(
     family: AttentionFamily, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Layer:
     """The layer that a module is in a call of it with these arguments."""
-    x, inputs = _inputs(module, args, kwargs)
-    further = {name: inputs.pop(name) for name in family.inputs if name in inputs}
-    masks = [name for name, value in inputs.items() if isinstance(value, Tensor) and value is not x]
-    if inputs.get("is_causal"):
-        masks.append("is_causal")
-    if masks:
-        raise ValueError(f"it is given {', '.join(masks)}, which a token graph does not hold")
+    x, further = inputs_of(family, module, args, kwargs)
     reading = family.read(module, x, **further)
     graph: Literal["infsa", "softmax"] = "softmax" if family.kind == "softmax" else "infsa"
     operator = AttentionOperator(reading.q, reading.k, graph, scale=reading.scale)
@@ -224,13 +218,24 @@ def _layer(
     return Layer(operator, gamma.detach().float(), family.kind)
 
 
-def _inputs(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+def inputs_of(
+    family: AttentionFamily, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, dict[str, Any]]:
-    """The tokens of a call of a module's ``forward``, and its other arguments by name."""
+    """Of a call of an attention module: its tokens (B, N, D), and what else its reader takes.
+
+    Raises:
+        ValueError: if it is given a mask.
+    """
     arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     x = arguments.pop(next(iter(arguments)))
-    return x, {**arguments, **arguments.pop("kwargs", {})}
+    inputs = {**arguments, **arguments.pop("kwargs", {})}
+    further = {name: inputs.pop(name) for name in family.inputs if name in inputs}
+    masks = [name for name, value in inputs.items() if isinstance(value, Tensor) and value is not x]
+    if inputs.get("is_causal"):
+        masks.append("is_causal")
+    if masks:
+        raise ValueError(f"it is given {', '.join(masks)}, which a token graph does not hold")
+    return x, further
 
 
 def logits_of(output: Any) -> Tensor:

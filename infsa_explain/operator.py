@@ -52,6 +52,9 @@ class AttentionOperator:
     tensor([[[0.7071, 0.7071]]])
     """
 
+    #: ε beside the Frobenius norm.
+    eps = EPS
+
     def __init__(
         self,
         q: Tensor,
@@ -158,7 +161,7 @@ class AttentionOperator:
     @property
     def _norm(self) -> Tensor:
         """What the raw graphs are divided by, (G, 1, 1)."""
-        norm = self._sums[2] + EPS if self.kind == "infsa" else torch.ones_like(self._sums[2])
+        norm = self._sums[2] + self.eps if self.kind == "infsa" else torch.ones_like(self._sums[2])
         return norm.to(self.q.dtype)[:, None, None]
 
     @cached_property

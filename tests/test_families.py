@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -13,13 +14,19 @@ import numpy as np
 import pytest
 import timm
 import torch
+from small_vits import attend_by, explicit_attention
+from timm.layers.attention import Attention, AttentionRope
+from timm.models.eva import EvaAttention
+from timm.models.vision_transformer import ParallelScalingBlock
 from torch import nn
 
 import infsa_explain
 from infsa_explain import capture, explain, preprocess
+from infsa_explain.attention import LinearInfSA, PureInfSA
 from infsa_explain.families import Layout, Reading, attention_family, model_family, registry
 from infsa_explain.graphs import attention_kinds
 from infsa_explain.methods import applicable_methods
+from infsa_explain.methods.backward import attention_matrix, gradients
 from infsa_explain.preprocessing import data_config
 from infsa_explain.tokens import drop_fill
 
@@ -221,6 +228,69 @@ def test_what_the_classifier_reads(name):
     _, model, images = built(name)
     pools = name.startswith(("timm EVA", "timm rotary", "timm BEiT"))
     assert capture(model, images).reads_class_token is not pools
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def normed_and_gated(attention):
+    """A small ViT whose heads are normed and gated before they are projected."""
+    model = EXAMPLES["timm ViT"].build()
+    for block in model.blocks:
+        block.attn = attention(32, 2, scale_norm=True, gated=True, norm_layer=nn.LayerNorm)
+    return model
+
+
+def converted(name, kind):
+    if name.startswith("Hugging Face"):
+        pytest.importorskip("transformers")
+    return infsa_explain.convert(EXAMPLES[name].build(), kind)
+
+
+VARIANTS = {
+    **{
+        f"norm and gate, {layer.__name__}": functools.partial(normed_and_gated, layer)
+        for layer in (Attention, AttentionRope, EvaAttention, PureInfSA, LinearInfSA)
+    },
+    **{
+        f"{name}, {kind}": functools.partial(converted, name, kind)
+        for name in ("torchvision ViT", "Hugging Face ViT")
+        for kind in ("pure", "linear")
+    },
+    "timm ViT-22B block, two projections": TABLE.timm_vit(
+        block_fn=functools.partial(ParallelScalingBlock, fuse_out_proj=False, init_values=0.1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*SUPPORTED, *VARIANTS])
+def test_gradients_of_attention_are_those_of_attention_that_is_formed(name, monkeypatch):
+    """∂y/∂A = g vᵀ against autograd in float64, for other classes than the predicted."""
+    if name in VARIANTS:
+        example = TABLE.Example(name, VARIANTS[name])
+        model, images = example.model(), example.images()
+    else:
+        _, model, images = built(name)
+    model, images, kind = model.double(), images.double(), kind_of(name)
+    targets = torch.tensor([1, 3])
+    graphs = capture(model, images)
+    passes = gradients(graphs, targets)
+    heads = [passed.heads() for passed in passes]
+    found = []
+    attend = explicit_attention(kind, found)
+    attend_by(attend, kind, model, monkeypatch)
+    monkeypatch.setattr(  # what the stand-ins of the released layers call, with one γ
+        TABLE, f"{kind}_infsa", lambda q, k, v, gamma: attend(q, k, v, gamma.expand(2)), False
+    )
+    logits = logits_of(model(images))
+    torch.testing.assert_close(logits, graphs.logits, rtol=1e-9, atol=1e-9)
+    logits[[0, 1], targets].sum().backward()
+    assert len(found) == len(graphs.layers) == len(passes)
+    for layer, (g, v), (matrix, values) in zip(graphs.layers, heads, found, strict=True):
+        torch.testing.assert_close(attention_matrix(layer), matrix, rtol=0, atol=1e-7)
+        torch.testing.assert_close(v, values, rtol=0, atol=1e-9)
+        assert matrix.grad.abs().max() > 1e-3
+        torch.testing.assert_close(g @ v.mT, matrix.grad, rtol=1e-9, atol=1e-9)
 
 
 # ---------------------------------------------------------------- methods

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 import pytest
-import timm
 import torch
 from scipy import stats
+from small_vits import NAMES, build, images
 
-import infsa_explain.models  # noqa: F401  (registers the models)
 from infsa_explain import centrality
 from infsa_explain.graphs import capture
 from infsa_explain.methods import (
@@ -22,12 +22,6 @@ from infsa_explain.methods import (
 )
 from infsa_explain.methods.explaining import explain_graphs
 
-NAMES = {
-    "linear": "infvit_linear_digits",
-    "pure": "infvit_pure_digits",
-    "softmax": "vit_softmax_digits",
-}
-PREFIX = {"class_token": True, "global_pool": "token", "reg_tokens": 2}
 #: Every method on every kind of attention that it is for.
 EVERY = [
     pytest.param(name, kind, id=f"{name}-{kind}")
@@ -35,25 +29,6 @@ EVERY = [
     for kind in sorted(method.kinds)
 ]
 LAYER_METHODS = [case for case in EVERY if METHODS[case.values[0]].scope == "layer"]
-#: Layer methods that give a graph without edges nothing. Visits and PageRank start uniformly, and
-#: where nothing follows they stay so.
-
-
-def build(kind, **kwargs):
-    torch.manual_seed(0)
-    arguments = {"img_size": 32, "embed_dim": 96, "depth": 3, **PREFIX, **kwargs}
-    model = timm.create_model(NAMES[kind], **arguments)
-    with torch.no_grad():
-        model.pos_embed.normal_()
-        for block in model.blocks:
-            block.attn.qkv.weight.normal_(std=0.2)
-            if kind != "softmax":
-                block.attn.gamma_logit.copy_(torch.linspace(-1, 3, 8))
-    return model.eval()
-
-
-def images(batch=2, height=32, width=32):
-    return torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(1))
 
 
 def kill(model, layer, heads):
@@ -152,11 +127,16 @@ def test_layers_and_heads(method, kind):
     assert torch.equal(maps(layer=-3), layers[0])
     assert not torch.allclose(layers[0], layers[2], atol=1e-4)
     same(maps(layer="mean"), torch.stack(layers).mean(0))
-    heads = [maps(head=h) for h in range(8)]
-    same(layers[2], torch.stack(heads).mean(0))
-    assert torch.equal(maps(head=-8), heads[0])
+    heads = torch.stack([maps(head=h) for h in range(8)])
+    if METHODS[method].class_specific:  # a head may say nothing for a class
+        assert heads.isfinite().any(0).all()
+    else:
+        assert heads.isfinite().all()
+    same(layers[2], heads.nanmean(0))
+    same(maps(head=-8), heads[0], 0)
     for one in (*layers, *heads):
-        same(one.sum((1, 2)), [1, 1], 1e-5)
+        sums = one.sum((1, 2))
+        same(sums, torch.ones(2).where(sums.isfinite(), torch.nan), 1e-5)
     result = explain(model, x, method, layer=1, head=-1)
     assert (result.layers, result.heads) == ((1,), (7,))
     result = explain(model, x, method, layer="mean")
@@ -173,7 +153,7 @@ def test_dead_heads(method, kind):
     assert result.diagnostics["dead_heads"][2, :, [1, 6]].all()
     heads = torch.stack([explain(model, x, method, head=h).maps for h in range(8)])
     assert heads[[1, 6]].isnan().all()
-    same(result.maps, heads[[0, 2, 3, 4, 5, 7]].mean(0))
+    same(result.maps, heads[[0, 2, 3, 4, 5, 7]].nanmean(0))
     assert result.maps.isfinite().all()
 
     kill(model, 2, list(range(8)))
@@ -302,6 +282,29 @@ def test_degree_and_perron_by_hand(kind):
     assert result.diagnostics["residual"].max() <= 1e-6
 
 
+def test_tokenrank_by_hand():
+    """The eigenvector of (0.99 P + 0.01/N)ᵀ for 1, of each head."""
+    model, x = build("softmax"), images()
+    p = 0.99 * layer_graphs(model, x) + 0.01 / 19
+    values, vectors = np.linalg.eig(np.swapaxes(p, -1, -2))
+    top = np.abs(values - 1).argmin(-1)
+    stationary = np.abs(np.take_along_axis(vectors, top[..., None, None], -1)[..., 0])
+    result = explain(model, x, "tokenrank")
+    same(result.maps, by_hand(stationary))
+    assert result.diagnostics["converged"].all()
+
+
+@pytest.mark.parametrize("kind", ["pure", "linear"])
+def test_tokenrank_of_infsa_is_of_the_row_normalised_graph(kind):
+    """networkx's PageRank, damping 0.99, of one head."""
+    model, x = build(kind), images()
+    graph = nx.from_numpy_array(layer_graphs(model, x)[0, 2], create_using=nx.DiGraph)
+    rank = nx.pagerank(graph, alpha=0.99, tol=1e-12, max_iter=10_000)
+    patches = np.array([rank[i] for i in range(3, 19)])
+    expected = (patches / patches.sum()).reshape(4, 4)
+    same(explain(model, x, "tokenrank", head=2).maps[0], expected, 2e-6)
+
+
 def linear_by_hand(op):
     """a = relu(k q̄ / d) / (Σ + 1e-6), q̄ the mean of the queries by their norms."""
     q, k = op.q.double().numpy(), op.k.double().numpy()
@@ -366,6 +369,24 @@ def test_rollout_by_hand(kind, prefix):
     result = explain(model, x, "rollout")
     same(result.tokens, expected)
     same(result.maps, expected[:, count:].reshape(2, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("rollout-max", kind) for kind in NAMES] + [("rollout-min", "softmax")]
+)
+def test_rollout_of_other_heads_by_hand(method, kind):
+    """Rows of A + I scaled to 1, A the largest or the least over heads."""
+    model, x = build(kind), images()
+    flow = identity = np.eye(19)
+    for op in capture(model, x).operators:
+        a = op.double.dense().numpy()
+        if kind == "linear":
+            a = np.broadcast_to(linear_by_hand(op)[:, :, None], a.shape)
+        a = a / a.sum(-1, keepdims=True)
+        step = (a.max(1) if method == "rollout-max" else a.min(1)) + identity
+        flow = step / step.sum(-1, keepdims=True) @ flow
+    np.testing.assert_allclose(flow.sum(-1), 1, atol=1e-12)
+    same(explain(model, x, method).tokens, flow[:, 0])
 
 
 def test_random_is_seeded_by_the_image_and_not_by_its_place():
@@ -459,3 +480,23 @@ def test_target_is_one_of_the_models_classes():
     with pytest.raises(ValueError, match="one per image"):
         explain(model, images(), "visits", target=1.5)
     explain(model, images(), "visits", target=torch.tensor([0, 9]))
+
+
+@pytest.mark.parametrize(("method", "kind"), EVERY)
+def test_a_map_is_of_its_target_if_it_is_of_a_class(method, kind):
+    """The predicted class if none is given; one class for all images, or one each."""
+    model, x = build(kind), images()
+
+    def maps(target):
+        return explain(model, x, method, target=target).maps
+
+    predicted = model(x).argmax(-1)
+    other = (predicted + 5) % 10
+    same(maps(None), maps(predicted))
+    both = maps([int(predicted[0]), int(other[1])])
+    same(both[0], maps(None)[0])
+    same(both[1], maps(int(other[1]))[1])
+    if METHODS[method].class_specific:
+        assert (maps(other) - maps(None)).abs().amax((1, 2)).min() > 1e-6
+    else:
+        assert torch.equal(maps(other), maps(None))

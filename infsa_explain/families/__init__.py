@@ -1,8 +1,8 @@
 """Other people's Vision Transformers: what is known of each source, in one file a source.
 
 Importing this package registers them all. A new source is one new file here that says, with the
-decorators of :mod:`infsa_explain.families.registry`, how queries and keys of its attention are
-read, how its models cut an image into tokens, and what its attention becomes when it is converted.
+decorators of :mod:`infsa_explain.families.registry`, how queries, keys and values of its attention
+are read, how its models cut an image into tokens, and what its attention becomes when converted.
 """
 
 from __future__ import annotations

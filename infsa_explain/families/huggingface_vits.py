@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,9 +38,19 @@ def projections(module: Any) -> tuple[nn.Linear, nn.Linear, nn.Linear] | None:
 
 def queries_keys_values(module: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """W_q x, W_k x and W_v x, each (B, H, N, d)."""
-    linears = projections(module) or ()
-    q, k, v = (split_heads(linear(x), module.num_attention_heads) for linear in linears)
+    q, k, v = (heads_of(module, linear, x) for linear in projections(module) or ())
     return q, k, v
+
+
+def heads_of(module: Any, linear: nn.Linear, x: Tensor) -> Tensor:
+    """One of these, (B, H, N, d)."""
+    return split_heads(linear(x), module.num_attention_heads)
+
+
+def project(module: Any, heads: Tensor) -> Tensor:
+    """W_o of the heads, merged; older layers leave that to another module."""
+    tokens: Tensor = getattr(module, "o_proj", nn.Identity())(merge_heads(heads))
+    return tokens
 
 
 def huggingface_self_attention(module: nn.Module) -> bool:
@@ -54,8 +65,15 @@ def huggingface_self_attention(module: nn.Module) -> bool:
 @attention_family(huggingface_self_attention, "softmax")
 def softmax(module: Any, x: Tensor) -> Reading:
     """q and k, whichever way attention is then computed."""
-    q, k, _ = queries_keys_values(module, x)
-    return Reading(q, k, scale=module.scaling)
+    return reading(module, x, scale=module.scaling)
+
+
+def reading(
+    module: Any, x: Tensor, gamma: Tensor | None = None, scale: float | None = None
+) -> Reading:
+    """What a layer of either kind makes of its tokens."""
+    q, k, v = (partial(heads_of, module, linear, x) for linear in projections(module) or ())
+    return Reading(q(), k(), gamma, scale, values=v, output=partial(project, module))
 
 
 # ---------------------------------------------------------------- the same layer with InfSA
@@ -68,8 +86,8 @@ class _Projected(nn.Module):
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor, None]:
         infsa.refuse_masks(attention_mask=attention_mask)
-        out = merge_heads(self.attend(*queries_keys_values(self, hidden_states)))  # type: ignore[operator]
-        return getattr(self, "o_proj", nn.Identity())(out), None
+        heads = self.attend(*queries_keys_values(self, hidden_states))  # type: ignore[operator]
+        return project(self, heads), None
 
 
 class PureProjected(infsa.Pure, _Projected):
@@ -83,8 +101,7 @@ class LinearProjected(infsa.Linear, _Projected):
 @attention_family(PureProjected, "pure")
 @attention_family(LinearProjected, "linear")
 def _infsa(module: Any, x: Tensor) -> Reading:
-    q, k, _ = queries_keys_values(module, x)
-    return Reading(q, k, module.gamma)
+    return reading(module, x, module.gamma)
 
 
 @convertible(lambda m: huggingface_self_attention(m) or type(m) in (PureProjected, LinearProjected))

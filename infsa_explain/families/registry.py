@@ -35,12 +35,18 @@ class Reading(NamedTuple):
         q, k: queries and keys, (B, H, N, d), after any norm and rotation.
         gamma: γ per head, (H,); None for a layer without, softmax.
         scale: of the softmax; None for 1/√d.
+        values: gives v, (B, H, N, d). Only gradients ask; they are refused where it is None.
+        output: the rest of the module, from what the heads pass on, (B, H, N, d), to the tokens
+            that it gives, (B, N, D), differentiable; what does not depend on the heads may be
+            left out. Needed where ``values`` are.
     """
 
     q: Tensor
     k: Tensor
     gamma: Tensor | None = None
     scale: float | None = None
+    values: Callable[[], Tensor] | None = None
+    output: Callable[[Tensor], Tensor] | None = None
 
 
 Reader = Callable[..., Reading]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .registry import Reading, attention_family, split_heads
+from .registry import Reading, attention_family, merge_heads, split_heads
 
 SHAPE = ("q_proj", "k_proj", "v_proj", "out_proj", "rho_logit", "variant", "num_heads")
 
@@ -35,4 +35,10 @@ def queries_keys(module: Any, x: Tensor) -> Reading:
     """W_q x and W_k x; γ = sigmoid(rho_logit), one for all heads or one each."""
     q, k = (split_heads(linear(x), module.num_heads) for linear in (module.q_proj, module.k_proj))
     gamma = torch.sigmoid(module.rho_logit).flatten().expand(module.num_heads)
-    return Reading(q, k, gamma)
+    return Reading(
+        q,
+        k,
+        gamma,
+        values=lambda: split_heads(module.v_proj(x), module.num_heads),
+        output=lambda heads: module.out_proj(merge_heads(heads)),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from .registry import (
     Reading,
     attention_family,
     convertible,
+    merge_heads,
     model_family,
     patches,
     split_heads,
@@ -31,36 +33,81 @@ from .registry import (
 @attention_family(LinearInfSA, "linear")
 def our_own(module: PureInfSA | LinearInfSA, x: Tensor) -> Reading:
     """q and k of our own layers."""
-    q, k, _ = module.queries_keys_values(x)
-    return Reading(q, k, module.gamma)
+    q, k, v = module.queries_keys_values(x)
+    return Reading(q, k, module.gamma, values=lambda: v, output=output(module, x))
 
 
 @attention_family(Attention, "softmax")
 def softmax(module: Attention, x: Tensor) -> Reading:
     """q_norm(W_q x), k_norm(W_k x)."""
-    q, k, _ = (split_heads(part, module.num_heads) for part in module.qkv(x).chunk(3, -1))
-    return Reading(module.q_norm(q), module.k_norm(k), scale=module.scale)
+    q, k, v = (split_heads(part, module.num_heads) for part in module.qkv(x).chunk(3, -1))
+    return Reading(
+        module.q_norm(q),
+        module.k_norm(k),
+        scale=module.scale,
+        values=lambda: v,
+        output=output(module, x),
+    )
+
+
+def output(module: Any, x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Norm, gate and projection of the heads, of layers that may be without the first two."""
+
+    def project(heads: Tensor) -> Tensor:
+        out = getattr(module, "norm", nn.Identity())(merge_heads(heads))
+        gate = getattr(module, "gate", None)
+        tokens: Tensor = module.proj(out if gate is None else out * gate(x).sigmoid())
+        return tokens
+
+    return project
 
 
 @attention_family(ParallelScalingBlock, "softmax")
 def parallel_block(module: ParallelScalingBlock, x: Tensor) -> Reading:
     """As :func:`softmax`, of a block that projects queries, keys, values and MLP at once."""
-    _, q, k, _ = module.in_proj(module.in_norm(x)).split(module.in_split, dim=-1)
-    q, k = (split_heads(part, module.num_heads) for part in (q, k))
-    return Reading(module.q_norm(q), module.k_norm(k), scale=module.scale)
+    _, *qkv = module.in_proj(module.in_norm(x)).split(module.in_split, dim=-1)
+    q, k, v = (split_heads(part, module.num_heads) for part in qkv)
+    # Where heads and MLP are projected by one matrix, its first columns are the heads'.
+    project = module.attn_out_proj or module.out_proj
+
+    def attended(heads: Tensor) -> Tensor:
+        merged = merge_heads(heads)
+        out = nn.functional.linear(merged, project.weight[:, : merged.shape[-1]])
+        tokens: Tensor = module.ls(out)
+        return tokens
+
+    return Reading(
+        module.q_norm(q),
+        module.k_norm(k),
+        scale=module.scale,
+        values=lambda: v,
+        output=attended,
+    )
 
 
 @attention_family(AttentionRope, "softmax", inputs=("rope",))
 @attention_family(eva.EvaAttention, "softmax", inputs=("rope",))
 def rotary(module: Any, x: Tensor, rope: Tensor | None = None) -> Reading:
     """R q_norm(W_q x), R k_norm(W_k x), with R the rotation of each patch's place."""
-    q, k = _biased(module, x) if module.q_proj is None else (module.q_proj(x), module.k_proj(x))
-    groups = getattr(module, "num_kv_groups", 1)  # queries' heads that share one head of keys
+    fused = module.q_proj is None
+    q, k, v = _biased(module, x) if fused else (module.q_proj(x), module.k_proj(x), None)
+    groups = getattr(module, "num_kv_groups", 1)  # queries' heads that share one of keys, values
     q = module.q_norm(split_heads(q, module.num_heads))
     k = module.k_norm(split_heads(k, module.num_heads // groups))
     if rope is not None:
         q, k = (_rotate(module, part, rope) for part in (q, k))
-    return Reading(q, k.repeat_interleave(groups, dim=1), scale=module.scale)
+
+    def values() -> Tensor:
+        heads = split_heads(module.v_proj(x) if v is None else v, module.num_heads // groups)
+        return heads.repeat_interleave(groups, dim=1)
+
+    return Reading(
+        q,
+        k.repeat_interleave(groups, dim=1),
+        scale=module.scale,
+        values=values,
+        output=output(module, x),
+    )
 
 
 @attention_family(beit.Attention, "softmax")
@@ -68,17 +115,17 @@ def beit_attention(module: beit.Attention, x: Tensor) -> Reading:
     """W_q x, W_k x, where there is no bias of relative position."""
     if module.relative_position_bias_table is not None:
         raise ValueError(f"it {BIAS}")
-    q, k = (split_heads(part, module.num_heads) for part in _biased(module, x))
-    return Reading(q, k, scale=module.scale)
+    q, k, v = (split_heads(part, module.num_heads) for part in _biased(module, x))
+    return Reading(q, k, scale=module.scale, values=lambda: v, output=output(module, x))
 
 
-def _biased(module: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """W_q x + b_q, W_k x + b_k, of layers that may keep their biases apart."""
+def _biased(module: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """W_q x + b_q and so on for keys and values, of layers that may keep their biases apart."""
     qkv = module.qkv(x)
     if getattr(module, "q_bias", None) is not None:
         qkv = qkv + torch.cat([module.q_bias, module.k_bias, module.v_bias])
-    q, k, _ = qkv.chunk(3, -1)
-    return q, k
+    q, k, v = qkv.chunk(3, -1)
+    return q, k, v
 
 
 def _rotate(module: Any, x: Tensor, rope: Tensor) -> Tensor:

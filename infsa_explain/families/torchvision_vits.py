@@ -41,8 +41,19 @@ def queries_keys_values(module: nn.MultiheadAttention, x: Tensor) -> tuple[Tenso
 @attention_family(nn.MultiheadAttention, "softmax")
 def softmax(module: nn.MultiheadAttention, x: Tensor) -> Reading:
     """q and k from the tokens: PyTorch's fused path never shows them."""
-    q, k, _ = queries_keys_values(module, x)
-    return Reading(q, k)
+    return reading(module, x)
+
+
+def reading(module: Any, x: Tensor, gamma: Tensor | None = None) -> Reading:
+    """What a layer of either kind makes of its tokens."""
+    q, k, v = queries_keys_values(module, x)
+    return Reading(
+        q,
+        k,
+        gamma,
+        values=lambda: v,
+        output=lambda heads: module.out_proj(merge_heads(heads)),
+    )
 
 
 # ---------------------------------------------------------------- the same layer with InfSA
@@ -80,8 +91,7 @@ class LinearMultihead(infsa.Linear, _Multihead):
 @attention_family(PureMultihead, "pure")
 @attention_family(LinearMultihead, "linear")
 def _infsa(module: Any, x: Tensor) -> Reading:
-    q, k, _ = queries_keys_values(module, x)
-    return Reading(q, k, module.gamma)
+    return reading(module, x, module.gamma)
 
 
 @convertible(lambda m: type(m) in (nn.MultiheadAttention, PureMultihead, LinearMultihead))

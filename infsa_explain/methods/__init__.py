@@ -8,7 +8,16 @@ line, the tables and the tests.
 
 from __future__ import annotations
 
-from . import centralities, controls, rollouts  # noqa: F401  (their methods register themselves)
+from . import (  # noqa: F401  (their methods register themselves)
+    centralities,
+    controls,
+    gradcam,
+    gradient_centralities,
+    patch_removal,
+    pixel_gradients,
+    relevance,
+    rollouts,
+)
 from .explaining import Explanation, explain
 from .registry import (
     METHODS,

@@ -37,6 +37,19 @@ def pagerank(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     return centrality.pagerank(layer.operator)
 
 
+@layer_method("tokenrank")
+def tokenrank(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """TokenRank, the stationary distribution of attention as a Markov chain, teleporting 1%.
+
+    Of each head's own matrix, α P + (1 − α)/N with α = 0.99 as in the authors' code; where
+    attention is InfSA, P is the row-normalised graph, a chain that the layer does not follow.
+
+    Erel, Dünkel, Dabral, Golyanik, Theobalt and Bermano, Attention (as Discrete-Time Markov)
+    Chains, arXiv 2507.17657.
+    """
+    return centrality.pagerank(layer.operator, damping=0.99, max_iterations=10_000)
+
+
 @layer_method("perron")
 def perron(layer: Layer, request: Request, graphs: Graphs) -> Perron:
     """The left Perron vector, attention received in the limit of long walks."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -22,13 +24,41 @@ def rollout(graphs: Graphs, request: Request) -> Tensor:
 
     Abnar and Zuidema, Quantifying Attention Flow in Transformers, arXiv 2005.00928.
     """
+    return _rolled_out(graphs, lambda heads, identity: (heads.mean(1) + identity) / 2)
+
+
+@model_method("rollout-max")
+def rollout_max(graphs: Graphs, request: Request) -> Tensor:
+    """Rollout of A + I, rows scaled to 1, with A the largest of the heads' attention, not the mean.
+
+    Gildenblat, Exploring Explainability for Vision Transformers, 2020; no edge is discarded.
+    """
+    return _rolled_out(graphs, lambda heads, identity: _stochastic(heads.amax(1) + identity))
+
+
+@model_method("rollout-min", kinds=("softmax",))
+def rollout_min(graphs: Graphs, request: Request) -> Tensor:
+    """Rollout of A + I, rows scaled to 1, with A the least of the heads' attention, not the mean.
+
+    Gildenblat, as :func:`rollout_max`. Not for InfSA, where most edges are zero in some head.
+    """
+    return _rolled_out(graphs, lambda heads, identity: _stochastic(heads.amin(1) + identity))
+
+
+def _rolled_out(graphs: Graphs, step: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Π step(heads' attention, I) over the layers, as the classifier sees it, (B, N)."""
     batch, _, tokens = graphs.operators[0].shape
     identity = torch.eye(tokens).to(graphs.operators[0].q)
     flow = identity.expand(batch, tokens, tokens)
     with torch.autocast(flow.device.type, enabled=False):
         for layer in graphs.layers:
-            flow = (mixing(layer).mean(1) + identity) / 2 @ flow
+            flow = step(mixing(layer), identity) @ flow
     return _seen_from_output(flow[:, None], graphs)[:, 0]
+
+
+def _stochastic(matrix: Tensor) -> Tensor:
+    """A matrix with its rows scaled to sum 1."""
+    return matrix / matrix.sum(-1, keepdim=True)
 
 
 def mixing(layer: Layer) -> Tensor:

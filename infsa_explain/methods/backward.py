@@ -1,0 +1,171 @@
+"""The gradient of a class's logit at every attention layer, from one more pass of the model.
+
+The attention matrix A of a head never shows where attention is fused, and need not. The head
+passes on o = A v, so that with g = ∂y/∂o
+
+    ∂y/∂A_ij = g_i · v_j
+
+and g follows from the gradient of what the attention module gives, through what the module does
+after its heads: norm, gate, projection. Nothing of the model is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import INITIAL_GAMMA, linear_infsa, linear_weights, pure_infsa
+from ..families import AttentionFamily, Reading
+from ..graphs import Graphs, Layer, attention_layers, inputs_of, logits_of
+from .registry import MethodNotApplicable
+
+__all__ = ["LayerGradients", "attention_matrix", "gradients"]
+
+
+@dataclass(frozen=True)
+class LayerGradients:
+    """One attention layer in a forward and a backward pass; y is the logit of a class.
+
+    Attributes:
+        name: of the attention module in the model.
+        kind: ``"linear"``, ``"pure"`` or ``"softmax"``.
+        tokens: x, what enters the module, (B, N, D).
+        tokens_gradient: ∂y/∂x, (B, N, D).
+        output_gradient: the gradient of what the module gives, (B, N, D).
+        read: reads the module at x.
+    """
+
+    name: str
+    kind: str
+    tokens: Tensor = field(repr=False)
+    tokens_gradient: Tensor = field(repr=False)
+    output_gradient: Tensor = field(repr=False)
+    read: Callable[[], Reading] = field(repr=False)
+
+    def heads(self) -> tuple[Tensor, Tensor]:
+        """g and v, each (B, H, N, d) in at least float32: ∂y/∂A_ij = g_i · v_j.
+
+        Raises:
+            MethodNotApplicable: for a layer whose reader does not say what its values are.
+        """
+        with _recording(self.tokens):
+            with torch.no_grad():
+                reading = self.read()
+                if reading.values is None or reading.output is None:
+                    raise MethodNotApplicable(
+                        f"the gradient of attention cannot be had in layer {self.name}: its "
+                        "Reading has no values and output"
+                    )
+                v = reading.values()
+                heads = _passed_on(reading, v, self.kind)
+            heads.requires_grad_()
+            (g,) = torch.autograd.grad(reading.output(heads), heads, self.output_gradient)
+        return _at_least_float32(g), _at_least_float32(v)
+
+
+def gradients(graphs: Graphs, targets: Tensor) -> list[LayerGradients]:
+    """The gradients of every attention layer, y being the logit of each image's target.
+
+    The model runs without autocast, in the mode that it is in, and is left as found. The result is
+    kept for as long as ``graphs`` are, or until another target is asked for.
+
+    Args:
+        graphs: whose model and images are run again.
+        targets: (B,) long.
+
+    Returns:
+        One a layer, in the order of ``graphs.layers``.
+
+    Raises:
+        ValueError: for a model whose output has no gradient.
+    """
+    known, result = _LATEST.get(graphs, (None, []))
+    if known is None or not torch.equal(known, targets):
+        result = _backward(graphs, targets)
+        _LATEST[graphs] = targets.clone(), result
+    return result
+
+
+#: The targets and gradients last computed of graphs that are in use.
+_LATEST: WeakKeyDictionary[Graphs, tuple[Tensor, list[LayerGradients]]] = WeakKeyDictionary()
+
+
+def _backward(graphs: Graphs, targets: Tensor) -> list[LayerGradients]:
+    layers: list[tuple[str, str, Callable[[Tensor], Reading]]] = []
+    ends: list[Tensor] = []  # what enters a module, and what it gives, one after the other
+
+    def watch(name: str, family: AttentionFamily) -> Callable[..., None]:
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        ) -> None:
+            x, inputs = inputs_of(family, module, args, kwargs)
+            inputs = {k: v.detach() if isinstance(v, Tensor) else v for k, v in inputs.items()}
+            layers.append((name, family.kind, lambda x: family.read(module, x, **inputs)))
+            ends.extend((x, output if isinstance(output, Tensor) else output[0]))
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(watch(name, family), with_kwargs=True)
+        for name, (module, family) in attention_layers(graphs.model).items()
+    ]
+    with _recording(graphs.images):
+        try:
+            # Of the images, so that frozen parameters are no obstacle.
+            logits = logits_of(graphs.model(graphs.images.detach().clone().requires_grad_()))
+        finally:
+            for handle in handles:
+                handle.remove()
+        if not logits.requires_grad:
+            raise ValueError(f"the output of {type(graphs.model).__name__} has no gradient")
+        y = logits.gather(1, targets[:, None]).sum()  # images do not meet: one pass for all
+        slopes = torch.autograd.grad(y, ends, materialize_grads=True)
+    ends = [x.detach() for x in ends[::2]]
+    return [
+        LayerGradients(name, kind, x, x_slope, output_slope, partial(read, x))
+        for (name, kind, read), x, x_slope, output_slope in zip(
+            layers, ends, slopes[::2], slopes[1::2], strict=True
+        )
+    ]
+
+
+def attention_matrix(layer: Layer) -> Tensor:
+    """A, what the heads of a layer do to their values, (B, H, N, N).
+
+    Softmax attention, γÂ of a pure layer, or γ times `a` in every row of a linear one.
+    """
+    if layer.kind == "softmax":
+        return layer.operator.dense()
+    gamma = layer.gamma.to(layer.operator.q)[:, None, None]
+    if layer.kind == "pure":
+        return gamma * layer.operator.dense()
+    weights = linear_weights(layer.operator.q, layer.operator.k)
+    return (gamma * weights[..., None, :]).expand(*weights.shape, -1)
+
+
+def _passed_on(reading: Reading, v: Tensor, kind: str) -> Tensor:
+    """o = A v, (B, H, N, d)."""
+    q, k = reading.q, reading.k
+    if kind == "softmax":
+        return nn.functional.scaled_dot_product_attention(q, k, v, scale=reading.scale)
+    gamma = INITIAL_GAMMA if reading.gamma is None else reading.gamma
+    return pure_infsa(q, k, v, gamma) if kind == "pure" else linear_infsa(q, k, v, gamma).clone()
+
+
+@contextmanager
+def _recording(like: Tensor) -> Iterator[None]:
+    """Gradients on, and nothing that lowers the precision."""
+    off = torch.autocast(like.device.type, enabled=False)
+    with torch.inference_mode(False), torch.enable_grad(), off:
+        yield
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()

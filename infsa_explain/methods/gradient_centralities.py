@@ -1,0 +1,104 @@
+"""Centralities of a class: of the token graph weighted by the gradient of the class's logit.
+
+An edge of the gradient graph is attention that speaks for the class, (∂y/∂A_ij · A_ij)⁺, with A
+what the heads do to their values: softmax attention, Â, or `a` in every row of a linear layer. The
+graph is divided by its Frobenius norm, as Â is, so that every centrality of Â is one of it, with
+the same certificate; γ and the size of the gradient play no part.
+
+Where the classifier reads the class token alone, nothing else has a gradient after the last layer:
+its gradient graph is a star, and all centralities rank alike, by attention × gradient of the class
+token. Earlier layers, or the mean over all, say more. Such a star has no Perron vector unless the
+class token speaks for the class to itself, and emitted centralities score only its centre, so that
+neither is a method here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .. import centrality
+from ..attention import linear_weights
+from ..centrality import Centrality
+from ..graphs import Graphs, Layer
+from ..operator import AttentionOperator
+from .backward import gradients
+from .registry import Request, layer_method
+
+
+class GradientOperator(AttentionOperator):
+    """(g vᵀ)⁺ ⊙ A over its Frobenius norm: the gradient graph, formed tile by tile.
+
+    A tile of A is held beside each tile of its own.
+
+    Args:
+        graph: A, of either kind; None where v holds it, (g_i · v_j)⁺ a_j = (g_i · a_j v_j)⁺.
+        g: (B, H, N, d), the gradient of what the heads pass on, up to a positive factor a head.
+        v: values, (B, H, N, d), up to another.
+    """
+
+    eps = torch.finfo(torch.float32).tiny  # the size of a gradient means nothing
+
+    def __init__(self, graph: AttentionOperator | None, g: Tensor, v: Tensor) -> None:
+        super().__init__(g, v)
+        self.graph = graph
+
+    @cached_property
+    def double(self) -> AttentionOperator:
+        """The same graph in float64."""
+        if self.q.dtype == torch.float64:
+            return self
+        graph = self.graph and self.graph.double
+        return GradientOperator(graph, self.q.double(), self.k.double())
+
+    def _form(self, graphs: slice, rows: slice, out: Tensor) -> None:
+        super()._form(graphs, rows, out)
+        if self.graph is not None:
+            attention = torch.empty_like(out)
+            self.graph._form(graphs, rows, attention)
+            out.mul_(attention.div_(self.graph._norm[graphs]))
+
+
+def gradient_graph(layer: Layer, request: Request, graphs: Graphs) -> AttentionOperator:
+    """The gradient graph of a layer, over (B, H)."""
+    g, v = gradients(graphs, request.targets)[graphs.layers.index(layer)].heads()
+    op = layer.operator
+    g, v = g.to(op.q), v.to(op.q)
+    if layer.kind == "linear":
+        weights = linear_weights(op.q, op.k)[..., None]
+        return GradientOperator(None, _scaled(g), _scaled(weights * v))
+    return GradientOperator(op, _scaled(g), _scaled(v))
+
+
+def _scaled(x: Tensor) -> Tensor:
+    """x with a largest entry of 1 in every head, or zero: squares of small gradients underflow."""
+    largest = x.abs().amax((-2, -1), keepdim=True)
+    return x / largest.where(largest > 0, 1)
+
+
+def _where_any_edge(result: Centrality, op: AttentionOperator) -> Centrality:
+    """NaN for heads without an edge, where the start or the teleport alone would show."""
+    return replace(result, scores=result.scores.masked_fill(op.double.dead()[..., None], torch.nan))
+
+
+@layer_method("gradient-visits", class_specific=True)
+def visits(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """Expected visits, sᵀ(I − γW)⁻¹ from a uniform start, W attention × gradient of a class."""
+    op = gradient_graph(layer, request, graphs)
+    return _where_any_edge(centrality.visits(op, request.gamma_of(layer)), op)
+
+
+@layer_method("gradient-pagerank", class_specific=True)
+def pagerank(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """PageRank, damping 0.85, of attention × gradient of a class."""
+    op = gradient_graph(layer, request, graphs)
+    return _where_any_edge(centrality.pagerank(op), op)
+
+
+@layer_method("gradient-degree", class_specific=True)
+def degree(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
+    """In-degree, the column sums of attention × gradient of a class."""
+    return centrality.degree(gradient_graph(layer, request, graphs))
