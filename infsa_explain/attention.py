@@ -22,6 +22,8 @@ import torch
 from timm.layers.attention import Attention
 from torch import Tensor, nn
 
+from .tiled import affinity_product
+
 __all__ = [
     "LinearInfSA",
     "PureInfSA",
@@ -86,6 +88,8 @@ def frobenius_norm(graph: Tensor) -> Tensor:
 def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float = EPS) -> Tensor:
     """γ Â v: one step of the absorbing walk, as γ (A+ v) / (‖A+‖_F + ε).
 
+    Memory is linear in N, forward and backward: see :mod:`infsa_explain.tiled`.
+
     Args:
         q: queries, (B, H, N, d).
         k: keys, (B, H, N, d).
@@ -97,9 +101,12 @@ def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: floa
         (B, H, N, d) in the dtype of ``v``.
     """
     with torch.autocast(q.device.type, enabled=False):
-        graph = affinity(q, k)
-        scale = _per_head(gamma, graph) / (frobenius_norm(graph) + eps)[..., None, None]
-        return (scale * (graph @ v.to(graph.dtype))).to(v.dtype)
+        queries, keys = (_at_least_float32(x).flatten(0, 1) for x in (q, k))
+        values = v.to(queries.dtype).flatten(0, 1)
+        product, norm = affinity_product(queries / q.shape[-1], keys, values)
+        product, norm = (x.view(*q.shape[:2], *x.shape[1:]) for x in (product, norm))
+        scale = _per_head(gamma, product) / (norm + eps)[..., None, None]
+        return (scale * product).to(v.dtype)
 
 
 def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Tensor:
