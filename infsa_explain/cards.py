@@ -16,10 +16,10 @@ def model_card(facts: dict[str, Any]) -> str:
         else (f"| γ over heads | {facts['gamma'][0]:.2f} to {facts['gamma'][1]:.2f} |\n")
     )
     recipe = "\n".join(f"| {key} | {value} |" for key, value in facts["recipe"].items())
+    tuned = facts["recipe"]["init"] or facts["recipe"]["pretrained"]
     return f"""# {facts["model"]}
 
-A small Vision Transformer for trying out and testing maps of attention. It is no competitive
-classifier and should not be used as one.
+{FINE_TUNED if tuned else SMALL}
 
 | | |
 | --- | --- |
@@ -39,6 +39,13 @@ classifier and should not be used as one.
 {recipe}
 """
 
+
+SMALL = """\
+A small Vision Transformer for trying out and testing maps of attention. It is no competitive
+classifier and should not be used as one."""
+FINE_TUNED = """\
+A Vision Transformer fine-tuned for trying out and testing maps of attention. The terms of the
+weights that it started from hold for it too."""
 
 DATA_TERMS = {
     "photo-digits": "Trained on photo-digits: digits of scikit-learn's `load_digits` (UCI Optical "

@@ -18,12 +18,13 @@ import timm
 import torch
 from timm.layers.attention import Attention
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .any_size import PiecewiseVisionTransformer
 from .attention import LinearInfSA, PureInfSA
-from .checkpoints import fit, read_checkpoint
+from .checkpoints import change, fit, read_checkpoint, rebuild
 
 __all__ = ["BUNDLED", "InfViT", "load", "untrained"]
 
@@ -34,6 +35,9 @@ ATTENTION_LAYERS: dict[str, type[Attention]] = {
     "pure": PureInfSA,
     "softmax": Attention,
 }
+
+#: Endings of files that :func:`load` takes for a checkpoint.
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 #: Trained models that come with the package.
 BUNDLED = (
@@ -46,7 +50,7 @@ BUNDLED = (
 )
 
 
-class InfViT(VisionTransformer):
+class InfViT(PiecewiseVisionTransformer):
     """timm's ``VisionTransformer`` with InfSA in its attention slot.
 
     Args:
@@ -270,7 +274,8 @@ def load(
         pretrained: whether a name without a checkpoint comes with its pretrained weights; an
             untrained model has to be asked for.
         device: where to put it.
-        **kwargs: arguments of the model, such as ``img_size`` or ``num_classes``.
+        **kwargs: arguments of the model. With another ``img_size`` than the weights are for, the
+            position embedding is resampled; with another ``num_classes``, the classifier is new.
 
     Returns:
         The model, with ``class_names``, a list or None.
@@ -282,48 +287,70 @@ def load(
     >>> load("infvit_linear_digits").class_names[:3]
     ['0', '1', '2']
     """
-    names = None
-    if isinstance(model, nn.Module):
-        built, weights = model, None
-    elif checkpoint is None and Path(model).suffix in (".safetensors", ".pt", ".pth", ".bin"):
-        weights, metadata = read_checkpoint(model)
+    weights: dict[str, Tensor] | None = None
+    metadata: dict[str, str] = {}
+    if checkpoint is None and not isinstance(model, nn.Module) and Path(model).suffix in SUFFIXES:
+        checkpoint = model
+    if checkpoint is not None:
+        weights, metadata = read_checkpoint(checkpoint)
+    if checkpoint is model:
         if "architecture" not in metadata:
             raise ValueError(
                 f"{model} does not say which model it is for; name one, with "
                 "checkpoint set to this file"
             )
-        arguments = json.loads(metadata.get("arguments", "{}")) | kwargs
-        built = _from_registry(metadata["architecture"], False, arguments)
-        names = json.loads(metadata.get("classes", "null"))
+        model = metadata["architecture"]
+    changes: dict[str, Any] = {}
+    if isinstance(model, nn.Module):
+        built = model
+    elif weights is None:
+        built = _from_registry(os.fspath(model), pretrained, **kwargs)
+        if pretrained and model in BUNDLED:
+            _, metadata = read_checkpoint(weights_file(str(model)))
+    elif str(model).split(".")[0] == metadata.get("architecture"):
+        _must_be_known(metadata["architecture"])
+        changes = {key: kwargs.pop(key) for key in ("img_size", "num_classes") if key in kwargs}
+        built = rebuild(metadata, **kwargs)
     else:
-        weights = None
-        if pretrained and checkpoint is None and model in BUNDLED:
-            names = json.loads(read_checkpoint(weights_file(str(model)))[1]["classes"])
-        built = _from_registry(os.fspath(model), pretrained and checkpoint is None, kwargs)
-        if names and len(names) != built.num_classes:
-            names = None  # another classifier was asked for
-    if checkpoint is not None:
-        weights, metadata = read_checkpoint(checkpoint)
-        names = json.loads(metadata.get("classes", "null"))
+        changes = {"num_classes": kwargs.pop("num_classes", None)}
+        built = _with_classifier_of(weights, os.fspath(model), kwargs)
     if weights is not None:
-        fit(built, weights, str(checkpoint or model))
+        fit(built, weights, str(checkpoint))
+        change(built, **changes)
+    names = json.loads(metadata.get("classes", "null"))
+    if names and len(names) != getattr(built, "num_classes", len(names)):
+        names = None  # another classifier was asked for
     class_names: Any = names or getattr(built, "class_names", None)
     built.class_names = class_names
     return built.to(device).eval()
 
 
-def _from_registry(name: str, pretrained: bool, kwargs: dict[str, Any]) -> nn.Module:
-    hub = name.startswith(("hf-hub:", "hf_hub:", "local-dir:"))
-    if not hub and not timm.is_model(name.split(".")[0]):
-        near = difflib.get_close_matches(name, timm.list_models(), n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise ValueError(f"unknown model {name!r}{hint} (`models` lists them)")
+def _from_registry(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")):
+        _must_be_known(name)
     try:
         model: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
     except (OSError, RuntimeError, ConnectionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"cannot load {name!r} with pretrained weights: {reason}") from error
     return model
+
+
+def _with_classifier_of(weights: dict[str, Tensor], name: str, kwargs: dict[str, Any]) -> nn.Module:
+    """A model from the registry with as many classes as the weights are for."""
+    model = _from_registry(name, False, **kwargs)
+    classifier = f"{cast(Any, model).pretrained_cfg['classifier']}.weight"
+    classes = len(weights.get(classifier, ()))
+    if classes == len(model.state_dict().get(classifier, ())):
+        return model
+    return _from_registry(name, False, num_classes=classes, **kwargs)
+
+
+def _must_be_known(name: str) -> None:
+    if not timm.is_model(name.split(".")[0]):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"unknown model {name!r}{hint} (`models` lists them)")
 
 
 def registered() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .checkpoints import read_checkpoint
 from .data.digits import PhotoDigits
 
 __all__ = ["RECIPES", "Recipe", "recipe_for"]
@@ -27,8 +28,14 @@ class Recipe:
         ema_decay: of the averaged weights, which are what is evaluated and kept.
         crop_scale: smallest area of a random crop, of the image's; folders only.
         erasing: probability of random erasing; folders only.
+        layer_decay: factor of the learning rate from each layer to the one before it; 1 is none.
         amp: bfloat16 autocast.
-        model_args: further arguments of the model.
+        model_args: further arguments of the model, such as ``img_size``.
+        pretrained: whether to start from the weights that the name has.
+        init: a checkpoint to start from instead.
+        convert: the kind of attention to convert to before training, see
+            :func:`infsa_explain.convert`; None for none.
+        convert_layers: which layers; None for all.
     """
 
     model: str
@@ -48,9 +55,14 @@ class Recipe:
     crop_scale: float = 0.5
     erasing: float = 0.0
     ema_decay: float = 0.998
+    layer_decay: float = 1.0
     amp: bool = False
     seed: int = 0
     model_args: dict[str, Any] = field(default_factory=dict)
+    pretrained: bool = False
+    init: str | None = None
+    convert: str | None = None
+    convert_layers: list[int] | str | None = None
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -71,22 +83,46 @@ RECIPES: dict[str, dict[str, Any]] = {
         "drop_path": 0.05,
         "amp": True,
     },
+    "fine-tune": {
+        "epochs": 5,
+        "batch_size": 64,
+        "lr": 5e-5,
+        "warmup_epochs": 1,
+        "amp": True,
+    },
 }
 
 
-def recipe_for(model: str, data: str, **overrides: Any) -> Recipe:
+def recipe_for(model: str | None, data: str, **overrides: Any) -> Recipe:
     """The recipe that a data set is trained with here, with what the caller wants otherwise.
 
+    What starts from weights, by ``pretrained`` or ``init``, has the recipe ``"fine-tune"``.
+
     Args:
-        model: a name in timm's registry.
+        model: a name in timm's registry; None for that of the checkpoint ``init``.
         data: ``"photo-digits"`` or a folder.
         **overrides: fields of :class:`Recipe`; None leaves the recipe's own.
 
+    Raises:
+        ValueError: if there is neither a model nor a checkpoint that names one, or both
+            ``pretrained`` and ``init``.
+
     >>> recipe_for("infvit_linear_digits", "photo-digits", epochs=3).epochs
     3
+    >>> recipe_for("vit_small_patch14_dinov2", "photos", pretrained=True, convert="linear").lr
+    5e-05
     """
-    base = RECIPES["photo-digits" if data == PhotoDigits.name else "folder"]
     chosen = {key: value for key, value in overrides.items() if value is not None}
+    init, pretrained = chosen.get("init"), chosen.get("pretrained", False)
+    if init and pretrained:
+        raise ValueError("pretrained and init are two starts; give one")
+    if model is None:
+        model = read_checkpoint(init)[1].get("architecture") if init else None
+        if model is None:
+            raise ValueError(f"model must be named, for {init or 'the recipe'} does not name one")
+    base = RECIPES["photo-digits" if data == PhotoDigits.name else "folder"]
+    if init or pretrained:
+        base = RECIPES["fine-tune"]
     # A run shorter than the curriculum has none.
     if chosen.get("epochs", base["epochs"]) <= base.get("window_epochs", 0):
         base = base | {"window_epochs": 0}

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import timm
 import torch
 from infsa_metrics import bootstrap_mean
-from PIL import Image
 from timm.data import create_transform
 from timm.data.mixup import Mixup
 from timm.loss import SoftTargetCrossEntropy
@@ -26,17 +24,17 @@ from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from .attention import LinearInfSA, PureInfSA
 from .cards import model_card
 from .checkpoints import read_checkpoint, save
+from .conversion import convert
 from .curriculum import window, window_side
 from .data import ImageData, PhotoDigits, open_data
-from .graphs import capture, dead_heads
 from .models import load
 from .preprocessing import data_config
 from .recipes import Recipe
+from .scoring import Labelled, attention_classes, correct, dead_head_share, gamma_range
 from .tokens import forward_patches
 
 __all__ = ["Epoch", "train"]
@@ -73,7 +71,6 @@ def train(
     out: str | os.PathLike[str],
     *,
     resume: bool = False,
-    init: str | None = None,
     device: str | torch.device = "cpu",
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_step: Callable[[int, int], None] = lambda step, steps: None,
@@ -86,9 +83,9 @@ def train(
     Args:
         recipe: what to train, on what, how.
         out: a folder; gets ``recipe.json``, ``log.jsonl`` and ``last.pt`` while training, and
-            ``<model>.safetensors`` with its card ``<model>.md`` at the end.
+            ``<model>.safetensors`` with its card ``<model>.md`` at the end; the kind that a model
+            was converted to is in the name.
         resume: go on from ``last.pt``.
-        init: a checkpoint to start from.
         device: where to train.
         on_epoch: called with every :class:`Epoch`.
         on_step: called with (steps done, steps in all).
@@ -106,12 +103,14 @@ def train(
     _claim(folder, recipe, resume)
     device = torch.device(device)
     torch.manual_seed(recipe.seed)
-    model = _new_model(recipe, len(held_out.classes)).to(device)
-    if init is not None:
-        load(model, checkpoint=init, device=device)
+    model = _start(recipe, held_out.classes).to(device)
     ema = ModelEmaV3(model, decay=recipe.ema_decay, use_warmup=True)
     optimizer = create_optimizer_v2(
-        model, opt="adamw", lr=recipe.lr, weight_decay=recipe.weight_decay
+        model,
+        opt="adamw",
+        lr=recipe.lr,
+        weight_decay=recipe.weight_decay,
+        layer_decay=None if recipe.layer_decay == 1 else recipe.layer_decay,
     )
     steps = math.ceil(len(data) / recipe.batch_size)
     schedule = CosineLRScheduler(
@@ -238,23 +237,6 @@ def _data(recipe: Recipe, split: str) -> ImageData:
     return open_data(recipe.data, split="train" if split == "train" else "val")
 
 
-class _Transformed(Dataset[tuple[Tensor, int, Tensor]]):
-    """Samples as (normalised image, label, box), for a loader."""
-
-    def __init__(self, data: ImageData, transform: Callable[[Any], Tensor]) -> None:
-        self.data, self.transform = data, transform
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, int, Tensor]:
-        sample = self.data[i]
-        if sample.label is None:
-            raise ValueError(f"{sample.image_id} has no label; training needs one for each image")
-        box = torch.from_numpy(sample.boxes[0]) if len(sample.boxes) else torch.zeros(4)
-        return self.transform(Image.fromarray(sample.image)), sample.label, box
-
-
 def _loader(
     recipe: Recipe, epoch: int, model: VisionTransformer
 ) -> DataLoader[tuple[Tensor, int, Tensor]]:
@@ -274,53 +256,32 @@ def _loader(
             mean=config["mean"],
             std=config["std"],
         )
-    return DataLoader(_Transformed(data, transform), recipe.batch_size, shuffle=True)
+    return DataLoader(Labelled(data, transform), recipe.batch_size, shuffle=True)
 
 
-def correct(model: nn.Module, data: ImageData) -> Tensor:
-    """Whether each image of ``data`` is classified right: (n,) float, 0 or 1."""
-    model.eval()
-    device = next(model.parameters()).device
-    transform = create_transform(**data_config(model), is_training=False)
-    hits = []
-    with torch.no_grad():
-        for images, labels, _ in DataLoader(_Transformed(data, transform), 64):
-            hits.append(model(images.to(device)).argmax(-1).cpu() == labels)
-    return torch.cat(hits).float()
+def _start(recipe: Recipe, classes: list[str]) -> VisionTransformer:
+    """The model as its training begins: new, or from weights, converted, and with a classifier.
 
-
-def dead_head_share(model: nn.Module, data: ImageData, images: int = 32) -> float:
-    """Share of (layer, image, head) that pass nothing on, over the first images of ``data``."""
-    model.eval()
-    transform = create_transform(**data_config(model), is_training=False)
-    some = _Transformed(data, transform)
-    batch = torch.stack([some[i][0] for i in range(min(images, len(some)))])
-    graphs = capture(model, batch.to(next(model.parameters()).device))
-    return float(dead_heads(graphs).float().mean())
-
-
-def gamma_range(model: nn.Module) -> tuple[float, float] | None:
-    """The smallest and largest γ of a model's heads, None where it has none."""
-    layers = [m for m in model.modules() if isinstance(m, (PureInfSA, LinearInfSA))]
-    if not layers:
-        return None
-    gamma = torch.cat([layer.gamma.detach() for layer in layers])
-    return float(gamma.min()), float(gamma.max())
-
-
-def _new_model(recipe: Recipe, num_classes: int) -> VisionTransformer:
-    if not timm.is_model(recipe.model):
-        load(recipe.model)  # says what is wrong with the name
-    model = timm.create_model(
+    A classifier of weights is kept if it is for these classes, or for as many that have no names.
+    """
+    known = recipe.pretrained or recipe.init is not None
+    arguments = {"drop_path_rate": recipe.drop_path} | recipe.model_args
+    model = load(
         recipe.model,
-        num_classes=num_classes,
-        drop_path_rate=recipe.drop_path,
-        **recipe.model_args,
+        checkpoint=recipe.init,
+        pretrained=recipe.pretrained,
+        **arguments if known else arguments | {"num_classes": len(classes)},
     )
     if not isinstance(model, VisionTransformer):
         raise ValueError(
             f"{recipe.model} is no timm VisionTransformer; only those are trained here"
         )
+    if recipe.convert is not None:
+        model = cast(VisionTransformer, convert(model, recipe.convert, recipe.convert_layers))
+    names = cast(Any, model).class_names
+    if model.num_classes != len(classes) or (names is not None and names != classes):
+        model.reset_classifier(len(classes))
+    cast(Any, model).class_names = None  # of the weights; the checkpoint gets those of the data
     return model
 
 
@@ -353,16 +314,16 @@ def _save_state(path: Path, state: dict[str, Any]) -> None:
 
 def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> Path:
     """Write the averaged weights in float16 and their card; the card's accuracy is the file's."""
-    path = folder / f"{recipe.model}.safetensors"
-    arguments = recipe.model_args | {"num_classes": len(data.classes)}
-    save(model, path, architecture=recipe.model, arguments=arguments, classes=data.classes)
+    name = recipe.model if recipe.convert is None else f"{recipe.model}_{recipe.convert}"
+    path = folder / f"{name}.safetensors"
+    save(model, path, classes=data.classes, dtype=torch.float16)
     model.load_state_dict(read_checkpoint(path)[0])
     if recipe.data == PhotoDigits.name:
         data = PhotoDigits("val", max(len(data), CARD_HELD_OUT))
     accuracy = bootstrap_mean(correct(model, data))
     facts = {
-        "model": recipe.model,
-        "attention": type(cast(Any, model).blocks[0].attn).__name__,
+        "model": name,
+        "attention": attention_classes(model),
         "parameters": sum(p.numel() for p in model.parameters()),
         "data": data.name,
         "classes": data.classes,
@@ -371,7 +332,8 @@ def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> 
         "images": accuracy.n,
         "dead_heads": dead_head_share(model, data),
         "gamma": gamma_range(model),
-        "recipe": asdict(recipe) | {"data": data.name},
+        "recipe": asdict(recipe)
+        | {"data": data.name, "init": recipe.init and Path(recipe.init).name},
     }
     path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
     path.with_suffix(".md").write_text(model_card(facts))

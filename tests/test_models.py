@@ -258,7 +258,7 @@ class TestLoad:
 
     def test_files_have_ordinary_permissions(self, tmp_path):
         path = tmp_path / "model.safetensors"
-        save(small(), path, architecture="x", arguments={}, classes=[])
+        save(timm.create_model("infvit_linear_digits", **SMALL), path)
         (tmp_path / "other").touch()
         assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(
             (tmp_path / "other").stat().st_mode

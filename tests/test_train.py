@@ -14,9 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from typer.testing import CliRunner
 
 import infsa_explain.train as training
 from infsa_explain.checkpoints import read_checkpoint, save
+from infsa_explain.cli import app
+from infsa_explain.conversion import convert
 from infsa_explain.curriculum import window, window_side
 from infsa_explain.data import PhotoDigits, open_data
 from infsa_explain.data.digits import DIGIT_SIDE
@@ -160,22 +163,18 @@ class TestARun:
         """With a learning rate of zero it is also where it ends."""
         torch.manual_seed(5)
         start = timm.create_model(DIGITS.model, **TINY)
-        save(
-            start, tmp_path / "a.safetensors", architecture=DIGITS.model, arguments=TINY, classes=[]
-        )
-        recipe = replace(DIGITS, lr=0.0, epochs=1)
-        path = train(recipe, tmp_path / "run", init=str(tmp_path / "a.safetensors"))
+        save(start, tmp_path / "a.safetensors")
+        recipe = replace(DIGITS, lr=0.0, epochs=1, init=str(tmp_path / "a.safetensors"))
+        path = train(recipe, tmp_path / "run")
         for key, value in weights(path).items():
             torch.testing.assert_close(value, start.state_dict()[key].half(), rtol=1e-3, atol=1e-6)
 
     def test_a_loss_that_is_not_finite(self, tmp_path):
         start = timm.create_model(DIGITS.model, **TINY)
         torch.nn.init.constant_(start.head.bias, torch.nan)
-        save(
-            start, tmp_path / "a.safetensors", architecture=DIGITS.model, arguments=TINY, classes=[]
-        )
+        save(start, tmp_path / "a.safetensors")
         with pytest.raises(FloatingPointError, match="the loss is nan in epoch 0, step 0"):
-            train(DIGITS, tmp_path / "run", init=str(tmp_path / "a.safetensors"))
+            train(replace(DIGITS, init=str(tmp_path / "a.safetensors")), tmp_path / "run")
 
     def test_images_without_labels(self, tmp_path):
         (tmp_path / "images").mkdir()
@@ -352,7 +351,171 @@ class TestWindow:
         assert equal(weights(windowed), weights(train(replace(colours, epochs=1), tmp_path / "b")))
 
 
+NAME = "vit_tiny_patch16_224"
+VIT = {"depth": 3, "embed_dim": 24, "num_heads": 2, "patch_size": 8, "img_size": 32}
+
+
+class TestFineTuning:
+    """With a learning rate of zero a run ends where it started."""
+
+    @pytest.fixture
+    def vit(self):
+        torch.manual_seed(7)
+        return timm.create_model(NAME, **VIT, num_classes=4)
+
+    def still(self, folder, init, model=NAME, **overrides):
+        return recipe_for(
+            model, str(folder), epochs=1, batch_size=17, lr=0.0, init=str(init), **overrides
+        )
+
+    def ends_at(self, path, start, but=()):
+        """The weights on disk are these, to float16, but for some keys."""
+        end, start = weights(path), start.state_dict()
+        assert end.keys() - set(but) == start.keys() - set(but)
+        for key in start.keys() - set(but):
+            torch.testing.assert_close(end[key], start[key].half(), rtol=1e-3, atol=1e-6)
+
+    def test_plain_weights_converted_in_part_at_another_size(self, tmp_path, folder, vit):
+        """Positions are resampled as timm does itself; nothing but γ and classifier is new."""
+        torch.save(vit.state_dict(), tmp_path / "vit.pth")
+        arguments = VIT | {"img_size": 48}
+        recipe = self.still(
+            folder,
+            tmp_path / "vit.pth",
+            model_args=arguments,
+            convert="linear",
+            convert_layers=[-1],
+        )
+        path = train(recipe, tmp_path / "run")
+        assert path.name == "vit_tiny_patch16_224_linear.safetensors"
+        expected = timm.create_model(
+            NAME,
+            pretrained=True,
+            pretrained_cfg_overlay={"file": str(tmp_path / "vit.pth"), "num_classes": 4},
+            **arguments,
+        )
+        new = ("head.weight", "head.bias", "blocks.2.attn.gamma_logit")
+        self.ends_at(path, expected, but=new)
+        assert weights(path)["head.weight"].shape == (3, 24)
+        torch.testing.assert_close(
+            weights(path)["blocks.2.attn.gamma_logit"].float().sigmoid(),
+            torch.full((2,), 0.95),
+            rtol=0,
+            atol=1e-4,
+        )
+        model = load(path)
+        kinds = [type(block.attn).__name__ for block in model.blocks]
+        assert kinds == ["Attention", "Attention", "LinearInfSA"]
+        assert model.patch_embed.img_size == (48, 48)
+        card = json.loads(path.with_suffix(".json").read_text())
+        assert card["attention"] == "2 × Attention, 1 × LinearInfSA"
+        assert card["recipe"]["init"] == "vit.pth"
+        assert "fine-tuned" in path.with_suffix(".md").read_text()
+
+    def test_a_converted_checkpoint_is_trained_further(self, tmp_path, folder, vit):
+        """It names its model, its size, its kinds of attention: nothing has to be told again."""
+        start = convert(vit, "pure", layers=[0, 2])
+        torch.nn.init.constant_(start.blocks[0].attn.gamma_logit, 1.0)
+        start.reset_classifier(3)
+        save(start, tmp_path / "a.safetensors", classes=["blue", "green", "red"])
+        recipe = self.still(folder, tmp_path / "a.safetensors", model=None)
+        assert recipe.model == NAME
+        path = train(recipe, tmp_path / "run")
+        self.ends_at(path, start)
+        kinds = [type(block.attn).__name__ for block in load(path).blocks]
+        assert kinds == ["PureInfSA", "Attention", "PureInfSA"]
+        moved = train(replace(recipe, lr=1e-2, epochs=3), tmp_path / "moved")
+        gamma = "blocks.2.attn.gamma_logit"
+        assert not torch.equal(weights(moved)[gamma], weights(path)[gamma])
+
+    @pytest.mark.parametrize(
+        ("classes", "kept"),
+        [(["blue", "green", "red"], True), (None, True), (["ant", "bee", "cat"], False)],
+    )
+    def test_a_classifier_of_other_classes_is_new(self, tmp_path, folder, vit, classes, kept):
+        vit.reset_classifier(3)
+        save(vit, tmp_path / "a.safetensors", classes=classes)
+        path = train(self.still(folder, tmp_path / "a.safetensors"), tmp_path / "run")
+        self.ends_at(path, vit, but=() if kept else ("head.weight", "head.bias"))
+        same = torch.equal(weights(path)["head.weight"], vit.head.weight.half())
+        assert same is kept
+        assert load(path).class_names == ["blue", "green", "red"]
+
+    def test_pretrained_weights_of_a_name(self, tmp_path, folder):
+        recipe = recipe_for(
+            "infvit_linear_photos", str(folder), pretrained=True, epochs=1, lr=0.0, amp=False
+        )
+        path = train(recipe, tmp_path)
+        start = load("infvit_linear_photos")
+        self.ends_at(path, start, but=("head.weight", "head.bias"))
+        assert weights(path)["head.weight"].shape == (3, 128)
+
+    def test_layer_decay(self, tmp_path, folder, vit):
+        """A factor of 1e-9 leaves the classifier alone to learn."""
+        vit.reset_classifier(3)
+        save(vit, tmp_path / "a.safetensors")
+        recipe = self.still(folder, tmp_path / "a.safetensors", layer_decay=1e-9)
+        path = train(replace(recipe, lr=0.1, weight_decay=0.0), tmp_path / "run")
+        self.ends_at(path, vit, but=("head.weight", "head.bias", "norm.weight", "norm.bias"))
+        assert not torch.equal(weights(path)["head.bias"], vit.head.bias.half())
+
+    def test_resumed(self, tmp_path, folder, vit):
+        """Bit for bit, and not with another start."""
+        save(vit, tmp_path / "a.safetensors")
+        recipe = replace(
+            self.still(folder, tmp_path / "a.safetensors", convert="linear"), epochs=2, lr=1e-3
+        )
+        whole = train(recipe, tmp_path / "whole")
+
+        def on_epoch(epoch):
+            raise Killed
+
+        with pytest.raises(Killed):
+            train(recipe, tmp_path / "run", on_epoch=on_epoch)
+        with pytest.raises(ValueError, match="holds a run with another convert, init$"):
+            train(replace(recipe, convert=None, init=None), tmp_path / "run", resume=True)
+        assert equal(weights(train(recipe, tmp_path / "run", resume=True)), weights(whole))
+
+    def test_from_the_command_line(self, tmp_path, folder, vit):
+        save(vit, tmp_path / "a.safetensors")
+        arguments = f"train --init {tmp_path / 'a.safetensors'} --data {folder} --epochs 1 --lr 0"
+        arguments += (
+            f" --img-size 48 --convert pure --convert-layers -2,-1 --out {tmp_path / 'run'}"
+        )
+        result = CliRunner().invoke(app, arguments.split())
+        assert result.exit_code == 0, result.output
+        recipe = Recipe(**json.loads((tmp_path / "run" / "recipe.json").read_text()))
+        assert recipe == Recipe(
+            NAME,
+            str(folder),
+            **RECIPES["fine-tune"] | {"epochs": 1, "lr": 0.0},
+            model_args={"img_size": 48},
+            init=str(tmp_path / "a.safetensors"),
+            convert="pure",
+            convert_layers=[-2, -1],
+        )
+        model = load(tmp_path / "run" / f"{NAME}_pure.safetensors")
+        kinds = [type(block.attn).__name__ for block in model.blocks]
+        assert kinds == ["Attention", "PureInfSA", "PureInfSA"]
+        assert model.patch_embed.grid_size == (6, 6)
+
+
 class TestRecipeFor:
+    def test_a_start_from_weights_is_fine_tuned(self, folder):
+        own = RECIPES["fine-tune"]
+        for start in ({"pretrained": True}, {"init": "a.pth"}):
+            recipe = recipe_for("infvit_linear_digits", "photo-digits", **start)
+            assert (recipe.epochs, recipe.lr, recipe.window_epochs) == (own["epochs"], own["lr"], 0)
+
+    def test_a_start_that_is_unclear(self, tmp_path):
+        with pytest.raises(ValueError, match="two starts; give one"):
+            recipe_for("x", "photo-digits", pretrained=True, init="a.pth")
+        torch.save({"a": torch.zeros(1)}, tmp_path / "a.pth")
+        with pytest.raises(ValueError, match=r"model must be named, for .*a\.pth does not"):
+            recipe_for(None, "photo-digits", init=str(tmp_path / "a.pth"))
+        with pytest.raises(ValueError, match="model must be named, for the recipe does not"):
+            recipe_for(None, "photo-digits")
+
     def test_the_datas_own(self, folder):
         digits = recipe_for("infvit_linear_digits", "photo-digits", lr=None, batch_size=8)
         own = RECIPES["photo-digits"]
