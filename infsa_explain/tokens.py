@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from .graphs import patch_grid
 
-__all__ = ["drop_fill", "forward_patches"]
+__all__ = ["classify_kept", "drop_fill", "eval_mode", "forward_patches"]
 
 
 def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
@@ -68,20 +69,42 @@ def drop_fill(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
         expected = (len(images), *patch_grid(model, images))
         if removed.shape != expected:
             raise ValueError(f"removed must be {expected}, got {tuple(removed.shape)}")
-        kept = (~removed.flatten(1)).sum(1)
-        probabilities: Tensor | None = None
-        for count in sorted(set(kept.tolist())):
-            group = (kept == count).nonzero().squeeze(1)
-            if count:
-                keep = (~removed[group].flatten(1)).nonzero()[:, 1].view(-1, count)
-                logits = forward_patches(model, images[group], keep)
-            else:
-                logits = model(torch.zeros_like(images[group]))
-            if probabilities is None:
-                probabilities = logits.new_zeros(len(images), logits.shape[1], dtype=torch.float32)
-            probabilities[group] = logits.float().softmax(-1)
-        if probabilities is None:
-            raise ValueError("images must hold at least one image")
-        return probabilities
+        with eval_mode(model):
+            logits = classify_kept(model, images, torch.zeros_like(images), removed)
+        return logits.softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     return predict_masked
+
+
+def classify_kept(model: nn.Module, images: Tensor, emptied: Tensor, removed: Tensor) -> Tensor:
+    """Logits (B, C) without the removed patches: one pass for all images with as many left.
+
+    ``emptied`` stands for an image with no patch left, and is of the shape of ``images``.
+    """
+    if not len(images):
+        raise ValueError("images must hold at least one image")
+    kept = ~removed.flatten(1)
+    count = kept.sum(1)
+    groups, logits = [], []
+    for size in sorted(set(count.tolist())):
+        group = (count == size).nonzero().squeeze(1)
+        if size:
+            keep = kept[group].nonzero()[:, 1].view(-1, size)
+            logits.append(forward_patches(model, images[group], keep))
+        else:
+            logits.append(model(emptied[group]))
+        groups.append(group)
+    return torch.cat(logits)[torch.cat(groups).argsort()]
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Hold a model in eval mode, and put back every submodule's own mode afterwards."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -197,6 +197,34 @@ def test_batches_do_not_change_the_curve(batch_size):
         assert single.tied.equal(whole.tied[one])
 
 
+def test_images_at_one_step_share_a_batch():
+    """They have as many patches left: a model that takes patches out runs them in one pass."""
+    images, targets, scores = random_batch(4)
+    left = []
+
+    def counting(images, removed):
+        left.append((~removed).sum((1, 2)).tolist())
+        return share_left(images, removed)
+
+    deletion_curve(counting, images, targets, scores, steps=[0, 1, 5, 12], batch_size=4)
+    assert left == [[12] * 4, [11] * 4, [7] * 4, [0] * 4]
+    left.clear()
+    deletion_curve(counting, images, targets, scores, steps=[0, 12], batch_size=3)
+    assert left == [[12] * 3, [12, 0, 0], [0, 0]]
+
+
+def test_inputs_may_be_what_the_model_takes_in_place_of_images():
+    images, targets, scores = random_batch(3)
+    features = images.flatten(2).unsqueeze(1)  # (B, 1, 1, 12)
+    expected = deletion_curve(share_left, images, targets, scores)
+
+    def predict_masked(features, removed):
+        return share_left(features.view(-1, 1, *GRID), removed)
+
+    curve = deletion_curve(predict_masked, features, targets, scores)
+    assert curve.probabilities.equal(expected.probabilities)
+
+
 def test_seeds_are_the_place_by_default():
     scores = torch.zeros(3, 5, 5)
     assert rank_patches(scores).equal(rank_patches(scores, [0, 1, 2]))

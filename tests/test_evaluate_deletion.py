@@ -14,12 +14,14 @@ from infsa_explain.data.samples import Sample
 from infsa_explain.evaluate import (
     Morf,
     choose_methods,
+    deletion,
     fingerprint,
     measure,
 )
 from infsa_explain.methods import explain
 from infsa_explain.models import untrained
 from infsa_explain.preprocessing import preprocess
+from infsa_explain.token_fills import patch_fill
 from infsa_explain.tokens import drop_fill
 
 DATA = PhotoDigits("val", 5)
@@ -112,6 +114,54 @@ def test_amp_gives_nearly_the_same_curve(model):
     )
     for a, b in zip(exact, half, strict=True):
         np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "images", "size"),
+    [
+        ("infvit_linear_digits", {}, 16, 10),  # 2,048 patches, 196 of an image
+        ("infvit_linear_photos", {}, 16, 32),
+        ("infvit_linear_digits", {"batch_size": 64}, 16, 64),
+        # the images of one step, which have as many patches left: half of them on average
+        ("infvit_linear_digits", {"fill": "drop"}, 16, 16),
+        ("infvit_linear_digits", {"fill": "drop"}, 50, 20),
+        ("infvit_linear_digits", {"fill": "drop", "batch_size": 8}, 16, 8),
+    ],
+)
+def test_masked_images_a_pass(name, options, images, size):
+    model = timm.create_model(name, depth=1)
+    x = torch.zeros(images, 3, *model.patch_embed.img_size)
+    assert Morf(**options).pass_size(model, x) == size
+
+
+def test_a_large_image_is_a_pass_of_its_own():
+    model = timm.create_model("infvit_linear_digits", depth=1, img_size=400)
+    assert Morf().pass_size(model, torch.zeros(2, 3, 400, 400)) == 1
+
+
+def test_images_that_outgrew_memory_once_are_halved_from_then_on(model, monkeypatch):
+    expected = measure(model, DATA, Morf(("degree",), steps=4))
+    sizes = []
+
+    def short_of_memory(*args, **kwargs):
+        inputs, predict = patch_fill(*args, **kwargs)
+
+        def predict_masked(inputs, removed):
+            sizes.append(len(inputs))
+            if len(inputs) > 3:
+                raise torch.OutOfMemoryError
+            return predict(inputs, removed)
+
+        return inputs, predict_masked
+
+    monkeypatch.setattr(deletion, "patch_fill", short_of_memory)
+    with pytest.warns(UserWarning, match="out of memory with .* masked images") as warned:
+        rows = measure(model, DATA, Morf(("degree",), steps=4, batch_size=8))
+    # two orders of 5 images × 5 points, eight at a time, then four, then two
+    assert sizes == [8, 4, *[2] * 12, 1, *[2] * 12, 1]
+    assert len(warned) == 2
+    for a, b in zip(rows, expected, strict=True):
+        np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=2e-6)
 
 
 def test_untrained_control_is_the_map_of_a_fresh_copy(model):

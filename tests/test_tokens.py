@@ -103,6 +103,39 @@ def test_drop_fill_with_different_numbers_of_patches_in_one_batch(model):
 
 
 @torch.no_grad()
+def test_images_with_as_many_patches_share_a_pass(model):
+    """Kept, in order: 16, 4, 0, 4, 0, 16, 4."""
+    x, removed = images(7), torch.zeros(7, 4, 4, dtype=torch.bool)
+    removed[[1, 3, 6], 1:] = True
+    removed[[2, 4]] = True
+    removed[3] = removed[3].flip(0)
+    predict, passes = drop_fill(model), []
+    alone = torch.cat([predict(x[i : i + 1], removed[i : i + 1]) for i in range(7)])
+    handle = model.blocks[0].register_forward_pre_hook(
+        lambda block, inputs: passes.append((len(inputs[0]), inputs[0].shape[1]))
+    )
+    together = predict(x, removed)
+    handle.remove()
+    prefix = model.num_prefix_tokens
+    # those with nothing left are images of the mean, whole
+    assert passes == [(2, 16 + prefix), (3, 4 + prefix), (2, 16 + prefix)]
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
+    assert (together[1] - together[3]).abs().max() > 1e-4
+
+
+@torch.no_grad()
+def test_drop_fill_of_a_model_in_training():
+    model, x = build("softmax", proj_drop_rate=0.5), images()
+    removed = torch.zeros(3, 4, 4, dtype=torch.bool)
+    removed[:, 0] = True
+    expected = drop_fill(model)(x, removed)
+    model.train()
+    model.norm.eval()
+    torch.testing.assert_close(drop_fill(model)(x, removed), expected, rtol=0, atol=1e-6)
+    assert [name for name, module in model.named_modules() if not module.training] == ["norm"]
+
+
+@torch.no_grad()
 def test_drop_fill_of_a_wide_image():
     model = build("softmax", dynamic_img_size=True)
     x = torch.randn(2, 3, 16, 32, generator=torch.Generator().manual_seed(2))

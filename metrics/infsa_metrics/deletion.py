@@ -149,7 +149,8 @@ def deletion_curve(
 
     Args:
         predict_masked: gives the class probabilities (n, K) of n images with some patches removed.
-        images: (B, C, H, W), never changed.
+        images: (B, C, H, W), never changed; or what else ``predict_masked`` takes for B images,
+            in four dimensions, such as what it has computed of them once.
         targets: (B,) integer, the class to follow: usually the one predicted on the clean image.
         patch_scores: (B, gh, gw), finite; ranked once, higher is more relevant.
         order: ``"morf"`` removes the most relevant first; ``"lerf"`` walks the same ranking
@@ -158,8 +159,9 @@ def deletion_curve(
             bend (the count removed after step s is P (s/S)², rounded, raised where needed so that
             every step removes a patch); or the counts themselves, from 0 up to P = gh·gw.
         seeds: B image identities, for breaking ties; see :func:`rank_patches`.
-        batch_size: most masked images shown to the model at once. (Image, step) pairs share the
-            batches, so memory does not grow with the number of steps.
+        batch_size: most masked images shown to the model at once. (Step, image) pairs fill the
+            batches, all images at one step before the next, so that memory does not grow with the
+            number of steps.
 
     Returns:
         The curves, with both ends: nothing removed and everything removed.

@@ -1,0 +1,87 @@
+"""Deletion curves of every patch, in forward passes: behind the patch embedding, and by pixels.
+
+    python tests/bench/morf_speed.py [--models infvit_linear_digits,vit_base_patch16_224 --images 4]
+
+The unit is the bare forward passes of as many images, at each batch size that is printed; 1.00 is
+the floor. Processor time on one thread, medians of runs side by side. Weights are untrained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import timm
+import torch
+from infsa_metrics import deletion_curve, pixel_fill
+
+import infsa_explain.models  # noqa: F401  (registers the models)
+from infsa_explain.evaluate import Morf
+from infsa_explain.graphs import patch_grid
+from infsa_explain.token_fills import patch_fill
+from infsa_explain.tokens import drop_fill
+
+MODELS = "infvit_linear_digits,infvit_pure_digits,vit_softmax_digits,vit_base_patch16_224"
+
+
+def seconds(call) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def contenders(model, images, steps):
+    """What is timed, by name; the first is the unit."""
+    grid = patch_grid(model, images)
+    scores = torch.rand(len(images), *grid)
+    targets = torch.zeros(len(images), dtype=torch.long)
+    size = Morf().pass_size(model, images)
+
+    def curve(inputs, predict, batch_size):
+        chosen = {"steps": steps, "batch_size": batch_size}
+        return deletion_curve(predict, inputs, targets, scores, **chosen).aoc()
+
+    def forwards(batch_size):
+        passes = len(images) * ((grid[0] * grid[1] if steps is None else steps) + 1)
+        batch = images.repeat(-(-batch_size // len(images)), 1, 1, 1)[:batch_size]
+        for start in range(0, passes, batch_size):
+            model(batch[: passes - start])
+
+    drop_size = Morf(fill="drop").pass_size(model, images)
+    return {
+        f"forwards, {size} a pass": lambda: forwards(size),
+        "forwards, 64": lambda: forwards(64),
+        "curve": lambda: curve(*patch_fill(model, images), size),
+        "curve, pixels": lambda: curve(images, pixel_fill(model), size),
+        "curve, pixels, 64": lambda: curve(images, pixel_fill(model), 64),
+        "drop": lambda: curve(*patch_fill(model, images, "drop"), drop_size),
+        "drop, pixels": lambda: curve(images, drop_fill(model), drop_size),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--steps", type=int)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, timm {timm.__version__}, {arguments.images} images")
+    for name in arguments.models.split(","):
+        torch.manual_seed(0)
+        model = timm.create_model(name).eval()
+        images = torch.randn(arguments.images, 3, *model.patch_embed.img_size)
+        calls = contenders(model, images, arguments.steps)
+        with torch.no_grad():
+            runs = [[seconds(call) for call in calls.values()] for _ in range(arguments.runs)]
+        for label, *times in zip(calls, *runs, strict=True):
+            ratio = statistics.median(t / run[0] for t, run in zip(times, runs, strict=True))
+            print(
+                f"{name:24} {label:24} {statistics.median(times):8.2f} s {ratio:6.2f}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
