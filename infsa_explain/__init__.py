@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .attribution import captum_attribution
     from .conversion import convert
     from .evaluate import measure
     from .graphs import Graphs, capture
     from .heatmap import overlay
+    from .inspector import inspect
     from .methods import METHODS, Explanation, explain
     from .models import load
     from .preprocessing import preprocess
@@ -23,9 +25,11 @@ _HOME = {
     "METHODS": "methods",
     "Explanation": "methods",
     "Graphs": "graphs",
+    "captum_attribution": "attribution",
     "capture": "graphs",
     "convert": "conversion",
     "explain": "methods",
+    "inspect": "inspector",
     "load": "models",
     "measure": "evaluate",
     "overlay": "heatmap",
@@ -36,9 +40,11 @@ __all__ = [
     "METHODS",
     "Explanation",
     "Graphs",
+    "captum_attribution",
     "capture",
     "convert",
     "explain",
+    "inspect",
     "load",
     "measure",
     "overlay",

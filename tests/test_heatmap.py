@@ -1,17 +1,14 @@
-"""Overlays against a blend written out in numpy, upsampling against torch, figures by content."""
+"""Overlays against a blend written out in numpy, upsampling against torch."""
 
 from __future__ import annotations
-
-import io
 
 import matplotlib
 import numpy as np
 import pytest
 import torch
-from matplotlib.patches import Rectangle
 from PIL import Image
 
-from infsa_explain.heatmap import figure, grid, overlay, upsample
+from infsa_explain.heatmap import overlay, upsample
 
 GREY = np.full((12, 16, 3), 128, dtype=np.uint8)
 SCORES = np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
@@ -149,6 +146,10 @@ class TestImageKinds:
         tolerance = 0 if dtype == torch.float32 else 1
         np.testing.assert_allclose(drawn, photo.astype(int), rtol=0, atol=tolerance)
 
+    def test_refuses_floats_to_255(self, scores):
+        with pytest.raises(ValueError, match=r"got \[0, 255\]; .* values to 255 are for uint8"):
+            overlay(np.linspace(0, 255, 48).reshape(4, 4, 3), scores)
+
     @pytest.mark.parametrize("worst", [-0.1, 1.1, np.nan, np.inf])
     def test_refuses_floats_out_of_range(self, scores, worst):
         image = np.full((4, 4, 3), 0.5)
@@ -229,116 +230,3 @@ class TestScale:
     def test_refuses_other_shapes(self, shape):
         with pytest.raises(ValueError, match=r"scores must be one \(gh, gw\) map, got \("):
             overlay(GREY, np.zeros(shape))
-
-
-def panels(drawn):
-    return [axes for axes in drawn.axes if axes.images]
-
-
-def bars(drawn):
-    return [axes for axes in drawn.axes if not axes.images and axes.has_data()]
-
-
-def save(drawn):
-    with io.BytesIO() as file:
-        drawn.savefig(file, format="png")
-        return Image.open(file).size
-
-
-class TestFigure:
-    def test_original_overlay_and_bar(self, photo, scores):
-        drawn = figure(photo, scores, title="a goose", caption="visits, layer 4", label="visits")
-        original, covered = panels(drawn)
-        np.testing.assert_array_equal(original.images[0].get_array(), photo)
-        np.testing.assert_array_equal(covered.images[0].get_array(), overlay(photo, scores))
-        (bar,) = bars(drawn)
-        np.testing.assert_allclose(bar.get_ylim(), (scores.min(), scores.max()), rtol=1e-6)
-        assert bar.get_ylabel() == "visits"
-        assert drawn.get_suptitle() == "a goose"
-        assert drawn.get_supxlabel() == "visits, layer 4"
-        width, height = save(drawn)
-        assert width > height > 100
-
-    def test_leaves_pyplot_alone(self, photo, scores):
-        import matplotlib.pyplot as plt
-
-        before = plt.get_fignums()
-        figure(photo, scores)
-        grid(photo, {"a": scores})
-        assert plt.get_fignums() == before
-
-    def test_boxes_are_outlined_at_pixel_edges(self, photo, scores):
-        drawn = figure(photo, scores, boxes=[[0, 1, 4, 3]])
-        for panel in panels(drawn):
-            outlines = [patch for patch in panel.patches if isinstance(patch, Rectangle)]
-            assert [outline.get_bbox().extents.tolist() for outline in outlines] == [
-                [-0.5, 0.5, 3.5, 2.5]
-            ] * 2
-        assert not panels(figure(photo, scores, boxes=np.zeros((0, 4))))[0].patches
-
-    def test_refuses_other_boxes(self, photo, scores):
-        with pytest.raises(ValueError, match=r"boxes must be \(K, 4\) .* got \(4,\)"):
-            figure(photo, scores, boxes=[0, 1, 4, 3])
-
-    def test_display_options_reach_the_overlay(self, photo, scores):
-        options = {"opacity": 0.3, "colormap": "cividis", "vmin": 0.2, "vmax": 0.6}
-        drawn = figure(photo, scores, **options)
-        np.testing.assert_array_equal(
-            panels(drawn)[1].images[0].get_array(), overlay(photo, scores, **options)
-        )
-        assert bars(drawn)[0].get_ylim() == (0.2, 0.6)
-
-    def test_normalised_image(self, photo, scores):
-        mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-        drawn = figure((photo / 255 - mean) / std, scores, mean=mean, std=std)
-        np.testing.assert_array_equal(panels(drawn)[0].images[0].get_array(), photo)
-
-    def test_bar_has_the_colours_on_mid_grey(self):
-        (bar,) = bars(figure(GREY, SCORES))
-        colours = bar.collections[-1].cmap([0.0, 1.0], bytes=True)[:, :3]
-        assert colours.tolist() == [[118, 107, 121], [209, 195, 68]]
-
-    @pytest.mark.parametrize(("value", "text"), [(0.25, "0.25"), (0, "0"), (-1e20, "-1e+20")])
-    def test_constant_map_has_one_tick(self, photo, value, text):
-        drawn = figure(photo, np.full((2, 2), value))
-        (bar,) = bars(drawn)
-        assert bar.get_yticks().tolist() == [value]
-        assert bar.get_ylim()[0] == value
-        assert [label.get_text() for label in bar.get_yticklabels()] == [text]
-        save(drawn)
-
-
-class TestGrid:
-    def test_own_scales(self, photo, scores):
-        drawn = grid(photo, {"a": scores, "b": 10 * scores, "c": -scores})
-        assert [panel.get_title() for panel in panels(drawn)] == ["image", "a", "b", "c"]
-        shown = [panel.images[0].get_array() for panel in panels(drawn)]
-        np.testing.assert_array_equal(shown[1], shown[2])
-        tops = [bar.get_ylim()[1] for bar in bars(drawn)]
-        np.testing.assert_allclose(
-            tops, [scores.max(), 10 * scores.max(), -scores.min()], rtol=1e-6
-        )
-        save(drawn)
-
-    def test_shared_scale(self, photo, scores):
-        maps = {"a": scores, "b": torch.from_numpy(10 * scores)}
-        drawn = grid(photo, maps, shared_scale=True)
-        limits = float(scores.min()), float((10 * scores).max())
-        (bar,) = bars(drawn)
-        np.testing.assert_allclose(bar.get_ylim(), limits, rtol=1e-6)
-        for panel, values in zip(panels(drawn)[1:], maps.values(), strict=True):
-            np.testing.assert_array_equal(
-                panel.images[0].get_array(), overlay(photo, values, vmin=limits[0], vmax=limits[1])
-            )
-        save(drawn)
-
-    def test_rows_are_balanced(self, photo, scores):
-        drawn = grid(photo, {str(i): scores for i in range(4)}, columns=4)
-        assert panels(drawn)[0].get_gridspec().get_geometry() == (2, 3)
-        assert len(panels(drawn)) == 5
-
-    def test_refuses_no_maps_and_no_columns(self, photo, scores):
-        with pytest.raises(ValueError, match="at least one map, got none"):
-            grid(photo, {})
-        with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
-            grid(photo, {"a": scores}, columns=0)
