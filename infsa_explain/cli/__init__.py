@@ -9,6 +9,7 @@ import typer
 from .listing import methods, models
 from .looking import map_images
 from .measuring import accuracy, align, boxes, evaluate, morf, sanity
+from .reporting import gallery, report
 from .training import train
 
 __all__ = ["app"]
@@ -31,5 +32,17 @@ def common(
 
 
 app.command("map")(map_images)
-for command in (morf, boxes, align, sanity, evaluate, accuracy, train, models, methods):
+for command in (
+    morf,
+    boxes,
+    align,
+    sanity,
+    evaluate,
+    accuracy,
+    report,
+    gallery,
+    train,
+    models,
+    methods,
+):
     app.command()(command)

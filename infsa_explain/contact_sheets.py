@@ -1,0 +1,74 @@
+"""Many images at a glance: a row an image, a column for every model and method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Unpack
+
+from matplotlib.figure import Figure
+from torch import nn
+
+from .data.samples import Sample
+from .figures import ColourScale, Panel, draw
+from .heatmap import Display
+from .views import view
+
+__all__ = ["contact_sheet"]
+
+
+def contact_sheet(
+    models: Mapping[str, nn.Module],
+    samples: Sequence[Sample],
+    methods: Sequence[str],
+    *,
+    layer: int | str = -1,
+    head: int | None = None,
+    gamma: float | None = None,
+    scale: ColourScale = "own",
+    **display: Unpack[Display],
+) -> Figure:
+    """Maps of several images by several methods of several models, with boxes and predictions.
+
+    Args:
+        models: name to model; each sees the images as they are prepared for it.
+        samples: the images, a row each, with their boxes.
+        methods: names of map methods, a column each for every model.
+        layer: an index, ``"last"``, or ``"mean"`` over all.
+        head: an index, or None for the mean over heads.
+        gamma: in place of the models' own γ.
+        scale: ``"own"`` for every map, one for each ``"row"``, or one ``"shared"`` by all.
+        **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
+
+    Returns:
+        A figure apart from pyplot's state. What a model predicts stands above its first map.
+
+    Raises:
+        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or without
+            a model, an image or a method.
+
+    >>> import infsa_explain
+    >>> from infsa_explain.data import PhotoDigits
+    >>> model = infsa_explain.load("infvit_linear_digits")
+    >>> sheet = contact_sheet({"linear": model}, list(PhotoDigits("val", 2)), ["visits", "perron"])
+    >>> [axes.get_title() for axes in sheet.axes[:3]]
+    ['image', 'linear, visits\\npredicted: 8, 92%', 'linear, perron\\n']
+    """
+    if not (models and samples and methods):
+        raise ValueError(
+            f"models, samples and methods must not be empty, got {len(models)}, {len(samples)} "
+            f"and {len(methods)}"
+        )
+    rows: list[list[Panel | None]] = []
+    for sample in samples:
+        panels: list[Panel | None] = []
+        for name, model in models.items():
+            seen = view(model, sample.image, boxes=sample.boxes, seed=sample.image_id)
+            if not panels:
+                panels.append(Panel(seen.pixels, None, "" if rows else "image", seen.boxes))
+            for i, method in enumerate(methods):
+                lines = [] if rows else [f"{name}, {method}"]
+                lines.append("" if i else seen.prediction)
+                scores = seen.explain(method, layer, head, gamma).scores
+                panels.append(Panel(seen.pixels, scores, "\n".join(lines), seen.boxes))
+        rows.append(panels)
+    return draw(rows, scale=scale, **display)

@@ -1,0 +1,211 @@
+"""A run folder becomes one page that stands alone: ``report.html``.
+
+The page holds its style, script, pictures and numbers, and a policy that lets the browser fetch
+nothing and run nothing but this script. Whatever came from outside (names of files, classes and
+models) is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from ..evaluate.rows import Row
+from .charts import Forest, Heat, LineChart, styles
+from .diagnostics import diagnostics
+from .panels import alignment_forests, box_forests, deletion_charts, heat_maps, sanity_charts
+from .pictures import Gallery
+from .reading import Run
+from .sections import SECTIONS
+from .tables import PALETTE, Table
+from .verdict import LEVEL, judge
+from .writing import Report
+
+__all__ = ["write_page"]
+
+#: Title of a measure's section, and what it asks.
+TITLES = {
+    "morf": (
+        "Deletion",
+        "Patches are taken away, the most relevant first (MoRF) or the least relevant first "
+        "(LeRF), and the probability of the class is followed. AOC is the area above the MoRF "
+        "curve as a share of the clean probability: a map that finds what the model uses has a "
+        "high one.",
+    ),
+    "boxes": (
+        "Boxes",
+        "Do maps lie on the object? PR-AUC is the average precision of a map's pixels against "
+        "the boxes. A constant map scores the prevalence, the share of pixels inside.",
+    ),
+    "align": (
+        "Alignment",
+        "Do the weights of Linear-InfSA follow the Perron vector of the token graph, and better "
+        "than what costs nothing?",
+    ),
+    "focus": (
+        "Focus",
+        "How sharp maps are, right or wrong, and how alike tokens grow with depth.",
+    ),
+    "sanity": (
+        "Sanity",
+        "A map of what a model has learned must change when its weights are made random, and hold "
+        "still under slight noise.",
+    ),
+    "infidelity": (
+        "Infidelity",
+        "Do the scores of removed patches add up to what the model loses? Lower is better.",
+    ),
+    "sensitivity": (
+        "Sensitivity",
+        "How far may a map change when the image changes a little? Lower is better.",
+    ),
+    "accuracy": ("Accuracy", "How often the class is right."),
+}
+
+
+@dataclass(frozen=True)
+class _Section:
+    """One measure on the page."""
+
+    measure: str
+    title: str
+    question: str
+    tables: list[Table]
+    curves: list[LineChart] = field(default_factory=list)
+    forests: list[Forest] = field(default_factory=list)
+    heats: list[Heat] = field(default_factory=list)
+
+
+def write_page(run: Run, gallery: Gallery | str, out: str | os.PathLike[str] | None = None) -> Path:
+    """Write the page of a run.
+
+    Args:
+        run: as :func:`infsa_explain.report.reading.read_run` has it.
+        gallery: its pictures, or the sentence that says why there are none.
+        out: the file; ``report.html`` in the run's folder if None.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ValueError: if ``out`` is a folder.
+    """
+    path = run.folder / "report.html" if out is None else Path(out)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; the report needs the name of a file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_page(run, gallery), encoding="utf-8")
+    return path
+
+
+def _page(run: Run, gallery: Gallery | str) -> str:
+    sections = [_section(measure, rows, run.report) for measure, rows in run.report.rows.items()]
+    every = [row for rows in run.report.rows.values() for row in rows]
+    methods = [row["method"] for row in every if "method" in row]
+    vectors = [v for row in run.report.rows.get("align", ())[:1] for v in row["cosine"]]
+    here = files("infsa_explain.report")
+    script = (here / "page.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=PackageLoader("infsa_explain.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"prose": _prose, "cell": _cell}
+    page = environment.get_template("page.html.j2").render(
+        run=run,
+        verdict=judge(run.report),
+        sections=sections,
+        charts=[chart.data() for section in sections for chart in section.curves],
+        styles=styles([*methods, *vectors]),
+        palette=PALETTE,
+        gallery=None if isinstance(gallery, str) else gallery,
+        no_gallery=gallery if isinstance(gallery, str) else "",
+        diagnostics=diagnostics(run.report),
+        conditions=_conditions(run.config),
+        command=run.config.get("command"),
+        source=run.config.get("source"),
+        options=json.dumps(run.config["measures"], indent=2),
+        css=Markup((here / "page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    return page.lstrip() + "\n"
+
+
+def _section(measure: str, rows: Sequence[Row], report: Report) -> _Section:
+    found = report.summaries[measure]
+    title, question = TITLES.get(measure, (measure.capitalize(), ""))
+    section = _Section(measure, title, question, SECTIONS[measure].tables(found))
+    if measure == "morf":
+        section.curves.extend(deletion_charts(rows))
+    elif measure == "boxes":
+        section.forests.extend(box_forests(found))
+    elif measure == "align":
+        section.forests.extend(alignment_forests(found["vectors"]))
+        section.heats.extend(heat_maps(rows))
+    elif measure == "sanity":
+        section.curves.extend(sanity_charts(found))
+    return section
+
+
+def _conditions(config: dict[str, Any]) -> str:
+    """How the maps were made, in words."""
+    options = next((each for each in config["measures"].values() if "methods" in each), None)
+    if options is None:
+        return ""
+    layer = {"last": "the last layer", "mean": "the mean of all layers"}.get(
+        options["layer"], f"layer {options['layer']}"
+    )
+    head = "mean over heads" if options["head"] is None else f"head {options['head']}"
+    gamma = "the models' own γ" if options["gamma"] is None else f"γ {options['gamma']}"
+    return f"Maps of {layer}, {head}, {gamma}; class: {options['target']}; seed {options['seed']}"
+
+
+def _prose(text: str) -> Markup:
+    """Escaped text: what stands between backticks as code, minus signs, intervals unbroken."""
+    parts = str(escape(text)).split("`")
+    parts[::2] = [_unbroken(_minus(part)) for part in parts[::2]]
+    parts[1::2] = [f"<code>{part}</code>" for part in parts[1::2]]
+    return Markup("".join(parts))
+
+
+class _Cell(NamedTuple):
+    """A number of a table; its interval, test or what is excluded; whether chance explains it."""
+
+    value: str
+    rest: list[str]
+    unsure: bool
+
+
+def _cell(text: str) -> _Cell:
+    """The parts of a table's cell or heading.
+
+    >>> _cell("-4.1 [-7.3, -1.0] p 0.331 d -0.2")
+    _Cell(value='−4.1', rest=['[−7.3, −1.0]', 'p 0.331, d −0.2'], unsure=True)
+    """
+    p = re.search(r"\] p ([\d.]+)", text)
+    value, *rest = re.split(r" (?=[\[(×])|(?<=\]) ", _minus(text).replace(" d ", ", d "))
+    return _Cell(value, rest, p is not None and float(p[1]) > LEVEL)
+
+
+def _minus(text: str) -> str:
+    return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
+
+
+def _unbroken(text: str) -> str:
+    """Escaped text with intervals and p-values that no line breaks."""
+    whole = r"\[[−+\d.]+, [−+\d.]+\]|\bp (?:&lt; )?[\d.]+"
+    return re.sub(whole, lambda found: found[0].replace(" ", "\u00a0"), text)

@@ -1,0 +1,239 @@
+"""The best, the median and the worst image of every method, drawn anew with their maps.
+
+A run keeps no pixels. Its images are read again, its models run again, and both are known to be the
+same by their fingerprints.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from ..data import ImageError
+from ..data.samples import ImageData, Sample
+from ..evaluate import fingerprint
+from ..evaluate.batches import Batch, MapOptions, Subject
+from ..evaluate.rows import Row
+from ..heatmap import overlay
+from ..preprocessing import frame_boxes, visible_region
+from .tables import by_model, per_image, unique
+from .writing import Report
+
+__all__ = ["Gallery", "Picture", "check_same", "draw_gallery"]
+
+#: Longer side of a picture, at most, and pixels of all pictures together, about half a byte each.
+SIDE, PIXELS = 224, 8_000_000
+QUALITY = 80
+#: What images are ranked by: measure, its field, its name, and which of its rows count.
+RANKINGS = (("morf", "aoc", "MoRF-AOC"), ("boxes", "ap", "PR-AUC"))
+
+
+class Picture(NamedTuple):
+    """One image with a map.
+
+    Attributes:
+        rank: ``"best"``, ``"median"`` or ``"worst"``.
+        image: its id.
+        value: of the measure that ranks, in percent.
+        facts: label and prediction in words.
+        plain: index of the image among those of the gallery.
+        overlay: data URI; empty where there is no map.
+        boxes: x, y, width and height in percent of the picture.
+        aspect: width over height.
+    """
+
+    rank: str
+    image: str
+    value: str
+    facts: str
+    plain: int
+    overlay: str
+    boxes: list[tuple[float, float, float, float]]
+    aspect: float
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures of a run.
+
+    Attributes:
+        measure: what ranks them.
+        models: model → method → pictures, the best first.
+        plain: data URIs of the images without maps.
+    """
+
+    measure: str
+    models: dict[str, dict[str, list[Picture]]]
+    plain: list[str]
+
+
+def check_same(config: Mapping[str, Any], models: Mapping[str, nn.Module], data: ImageData) -> None:
+    """Raise a ValueError if models or images are not those of a run.
+
+    Args:
+        config: of the run.
+        models: by their names in the configuration.
+        data: the images.
+    """
+    if data.fingerprint() != config["data"]["fingerprint"]:
+        raise ValueError(
+            f"{data.name!r} ({len(data)} images) is not the data of the run, "
+            f"{config['data']['name']!r} ({config['data']['images']} images): its fingerprint is "
+            f"{data.fingerprint()}, not {config['data']['fingerprint']}"
+        )
+    for name, model in models.items():
+        theirs = config["models"].get(name, {}).get("weights")
+        if fingerprint(model) != theirs:
+            raise ValueError(f"the weights of {name!r} are not those of the run, {theirs}")
+
+
+def draw_gallery(
+    report: Report, config: Mapping[str, Any], models: Mapping[str, nn.Module], data: ImageData
+) -> Gallery:
+    """Rank every method's images by MoRF-AOC, or without it by PR-AUC, and draw three of each.
+
+    Args:
+        report: of the run's rows.
+        config: of the run.
+        models: model as rows name it → module, of one of its checkpoints.
+        data: the images.
+
+    Raises:
+        ValueError: if the run has neither measure, or an image of it is not in ``data``.
+    """
+    ranking = next((each for each in RANKINGS if each[0] in report.rows), None)
+    if ranking is None:
+        raise ValueError("a run without morf or boxes ranks no images")
+    measure, field, title = ranking
+    rows = [row for row in report.rows[measure] if row.get("order", "morf") == "morf"]
+    stored = config["measures"][measure]
+    options = MapOptions(**{f.name: stored[f.name] for f in fields(MapOptions)})
+    picks = {
+        (model, method): _picks([row for row in own if row["method"] == method], field)
+        for model, own in by_model(rows).items()
+        if model in models
+        for method in unique(own, "method")
+    }
+    wanted = {image for ranked in picks.values() for image in ranked}
+    samples = _samples(data, unique(rows, "image"), wanted)
+    row_of = {(row["model"], row["method"], row["image"]): row for row in reversed(rows)}
+    count = sum(map(len, picks.values()))
+    side = min(SIDE, math.isqrt(PIXELS // max(1, count)))
+    subjects = {name: Subject(model) for name, model in models.items()}
+    plain: dict[str, int] = {}
+    drawn: dict[str, dict[str, list[Picture]]] = {}
+    for (model, method), ranked in picks.items():
+        batch = Batch(subjects[model], [samples[image] for image in ranked])
+        maps = batch.explanation(method, options).maps.cpu().numpy()
+        pictures = []
+        for sample, scores, (rank, value) in zip(batch.samples, maps, ranked.values(), strict=True):
+            row = row_of[model, method, sample.image_id]
+            pixels = _fitted(visible_region(models[model], sample.image), side)
+            pictures.append(
+                Picture(
+                    rank,
+                    sample.image_id,
+                    f"{100 * value:.1f}",
+                    _facts(row, models[model], data),
+                    plain.setdefault(_uri(pixels), len(plain)),
+                    _uri(overlay(pixels, scores)) if np.isfinite(scores).all() else "",
+                    _boxes(batch, sample),
+                    pixels.shape[1] / pixels.shape[0],
+                )
+            )
+        drawn.setdefault(model, {})[method] = pictures
+    return Gallery(title, drawn, list(plain))
+
+
+def _picks(rows: Sequence[Row], field: str) -> dict[str, tuple[str, float]]:
+    """Image → rank and value: the best, the median (the lower of two) and the worst."""
+    images = unique(rows, "image")
+    values = per_image(rows, images, itemgetter(field))
+    order = [i for i in np.argsort(-values, kind="stable") if not np.isnan(values[i])]
+    places = {"best": 0, "worst": len(order) - 1, "median": len(order) // 2} if order else {}
+    chosen = {order[place]: rank for rank, place in reversed(places.items())}
+    ranks = ("best", "median", "worst")
+    return {
+        images[i]: (rank, float(values[i]))
+        for i, rank in sorted(chosen.items(), key=lambda pick: ranks.index(pick[1]))
+    }
+
+
+def _samples(data: ImageData, order: Sequence[str], wanted: set[str]) -> dict[str, Sample]:
+    """Samples by id.
+
+    Args:
+        data: the images.
+        order: ids of images of the run in the data's order. Some of the data may be missing, so
+            that an image's place in the data is its place in ``order`` or after it.
+        wanted: ids.
+    """
+    found = {}
+    for place, image in enumerate(order):
+        if image not in wanted:
+            continue
+        for i in range(place, len(data)):
+            try:
+                sample = data[i]
+            except ImageError:
+                continue
+            if sample.image_id == image:
+                found[image] = sample
+                break
+        else:
+            raise ValueError(f"image {image!r} of the run cannot be read any more")
+    return found
+
+
+def _fitted(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """The picture with its longer side as long as said."""
+    scale = side / max(pixels.shape[:2])
+    size = [max(1, round(scale * length)) for length in pixels.shape[1::-1]]
+    how = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(pixels, size, interpolation=how), dtype=np.uint8)
+
+
+def _uri(pixels: NDArray[np.uint8]) -> str:
+    """A picture as a data URI, in WebP."""
+    _, encoded = cv2.imencode(".webp", pixels[..., ::-1], [cv2.IMWRITE_WEBP_QUALITY, QUALITY])
+    return f"data:image/webp;base64,{base64.b64encode(encoded.tobytes()).decode()}"
+
+
+def _boxes(batch: Batch, sample: Sample) -> list[tuple[float, float, float, float]]:
+    """Boxes that the model sees, in percent of its frame: x, y, width, height."""
+    height, width = batch.images.shape[-2:]
+    edges = frame_boxes(batch.model, sample.boxes, *sample.image.shape[:2]).numpy()
+    shares = 100 * edges / np.array([width, height, width, height])
+    return [
+        (round(x0, 2), round(y0, 2), round(x1 - x0, 2), round(y1 - y0, 2))
+        for x0, y0, x1, y1 in shares.tolist()
+        if x1 > x0 and y1 > y0
+    ]
+
+
+def _facts(row: Row, model: nn.Module, data: ImageData) -> str:
+    """Such as "a 3, taken for an 8"."""
+    names: list[str] | None = getattr(model, "class_names", None)
+
+    def name(index: int) -> str:
+        classes = names or data.classes
+        return classes[index] if index < len(classes) else f"class {index}"
+
+    predicted = f"predicted {name(row['predicted'])}"
+    if "p0" in row and row["target"] == row["predicted"]:
+        predicted += f" ({row['p0']:.0%})"
+    label = row["label"]
+    if label is None:
+        return predicted
+    if label == row["predicted"]:
+        return f"{predicted}, as labelled"
+    return f"{predicted}, labelled {name(label)}"
