@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
@@ -14,26 +19,51 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line: exit 0 done, 1 failed, 2 wrong use, 130 interrupted.
 
-    An error is one line that names the thing and the mend; ``--debug`` before the command shows
-    the traceback.
+    An error is one line that names the thing and the mend, and so is a warning; ``--debug`` before
+    the command shows the traceback, and where a warning comes from.
     """
-    from .cli import app
-
+    debug = "--debug" in sys.argv[1:2]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a locale may lack the letters of a table
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(standalone_mode=False)
+        with _warnings_as_lines(debug):
+            from .cli import app
+
+            code = app(standalone_mode=False)
+            print(end="", flush=True)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except BrokenPipeError:  # whoever read this has had enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Exception as error:
-        if "--debug" in sys.argv[1:2]:
+        if debug:
             raise
         if not sys.argv[1:]:  # typer's answer to no command is its help
             print(str(getattr(error, "message", error)))
             sys.exit(2)
-        print(f"error: {_one_line(error)}", file=sys.stderr)
+        print(f"error: {_message(error)}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ValueError) or _is_usage(error) else 1)
     if code == INTERRUPTED:  # as typer, too, has it
         print("interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _warnings_as_lines(debug: bool) -> Iterator[None]:
+    """Warnings say what they say and not where; those of this package never become errors."""
+    from .cli.output import one_line
+
+    as_found = warnings.formatwarning
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", category=UserWarning, module="infsa_(explain|metrics)")
+        if not debug:
+            warnings.formatwarning = lambda text, *_, **__: f"warning: {one_line(str(text))}\n"
+        try:
+            yield
+        finally:
+            warnings.formatwarning = as_found
 
 
 def _is_usage(error: Exception) -> bool:
@@ -41,12 +71,21 @@ def _is_usage(error: Exception) -> bool:
     return getattr(error, "exit_code", None) == 2
 
 
-def _one_line(error: Exception) -> str:
+def _message(error: Exception) -> str:
+    from .cli.output import one_line
+
     if _is_usage(error):
-        return f"{error.format_message()} (--help shows the options)"  # type: ignore[attr-defined]
-    text = " ".join(str(error).split()) or type(error).__name__
-    known = isinstance(error, (ValueError, OSError))
-    return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
+        text = one_line(error.format_message())  # type: ignore[attr-defined]
+        return f"{text} (--help shows the options)"
+    text = one_line(str(error)) or type(error).__name__
+    if isinstance(error, (ValueError, OSError)):
+        return text
+    if isinstance(error, (MemoryError, RuntimeError)):
+        from .evaluate.memory import out_of_memory  # imports torch, which ran here already
+
+        if out_of_memory(error):
+            return f"out of memory: take fewer or smaller images, or a smaller model ({text})"
+    return f"{type(error).__name__}: {text} (--debug shows where)"
 
 
 if __name__ == "__main__":

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+#: Drawn examples a test, where the test does not say: HYPOTHESIS_PROFILE=nightly draws many.
+settings.register_profile("fast", max_examples=20, deadline=None, derandomize=True)
+settings.register_profile("nightly", max_examples=500, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -36,3 +44,18 @@ def photographs():
 
     china, flower = load_sample_images().images
     return [china[:320, :320], china[100:420, 300:620], flower[50:370, 100:420]]
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    """Run a command in this process: (exit code, stdout, stderr)."""
+    from infsa_explain.__main__ import main
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["infsa-explain", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return run

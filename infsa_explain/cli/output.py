@@ -7,6 +7,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+__all__ = ["one_line", "print_table", "progress"]
+
+
+def one_line(text: str) -> str:
+    """Text on one line that moves no cursor: names of files may hold anything.
+
+    >>> one_line("a\\nb \\x1b[31mred ü")
+    'a b \\\\x1b[31mred ü'
+    """
+    words = " ".join(text.split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+
 
 @contextmanager
 def progress(what: str, total: int | None, *, hidden: bool = False) -> Iterator[Any]:
@@ -28,7 +40,7 @@ def progress(what: str, total: int | None, *, hidden: bool = False) -> Iterator[
             return Text("" if rate is None else f"{rate:.1f}/s")
 
     columns = (BarColumn(), MofNCompleteColumn(), what, Rate(), "left", TimeRemainingColumn())
-    hidden = hidden or not sys.stderr.isatty()
+    hidden = hidden or sys.stderr is None or not sys.stderr.isatty()
     with Progress(
         *columns, console=Console(stderr=True), speed_estimate_period=300, disable=hidden
     ) as bar:
@@ -46,10 +58,10 @@ def print_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str,
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=one_line(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading, no_wrap=True)
     for row in rows:
-        table.add_row(*row)
-    natural = Console(markup=False, width=10_000).measure(table).maximum
-    Console(markup=False, highlight=False, width=natural).print(table)
+        table.add_row(*map(one_line, row))
+    natural = Console(markup=False, emoji=False, width=10_000).measure(table).maximum
+    Console(markup=False, emoji=False, highlight=False, width=natural).print(table)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .options import Source
-from .output import print_table, progress
+from .output import one_line, print_table, progress
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..data import ImageData
-    from ..evaluate import Measure
+    from ..evaluate import Measure, RunFolder
 
 __all__ = ["Saving", "run"]
 
@@ -80,8 +80,10 @@ def run(
         print(json.dumps(plain if len(measures) > 1 else next(iter(plain.values())), indent=2))
         return
     for i, table in enumerate(report.tables()):
+        if i:
+            print()
         title = f"{images.name}, {len(images)} images{conditions}: {table.title}"
-        print_table("\n" * (i > 0) + title, table.headings, table.cells)
+        print_table(title, table.headings, table.cells)
         if table.note:
             print(table.note)
     if folder is not None:
@@ -136,7 +138,7 @@ def _measure(
             skipped.append(message)
             if folder is not None:
                 folder.skip(message)
-            print(f"left out: {message}", file=sys.stderr)
+            print(f"left out: {one_line(message)}", file=sys.stderr)
 
         for (name, checkpoint), model in models.items():
             key = keys[name, checkpoint]
@@ -148,21 +150,38 @@ def _measure(
                     folder.commit(key, count)
                 advance(count)
 
-            rows += measure(
-                model,
-                Subset(images, own[done:]) if len(own) - done < len(images) else images,
-                *measures,
-                name=name,
-                checkpoint=checkpoint,
-                batch_size=batch_size,
-                on_row=(lambda row: None) if folder is None else folder.write,
-                on_image=on_image,
-                on_skip=on_skip,
-            )
+            try:
+                rows += measure(
+                    model,
+                    Subset(images, own[done:]) if len(own) - done < len(images) else images,
+                    *measures,
+                    name=name,
+                    checkpoint=checkpoint,
+                    batch_size=batch_size,
+                    on_row=(lambda row: None) if folder is None else folder.write,
+                    on_image=on_image,
+                    on_skip=on_skip,
+                )
+            except KeyboardInterrupt:
+                _say_what_is_done(folder, len(own) * len(models))
+                raise
     _say_what_is_missing(images, len(skipped))
     if not rows and own:
         raise ValueError(f"none of the {len(own)} images could be read")
     return rows, None if folder is None else folder.path
+
+
+def _say_what_is_done(folder: RunFolder | None, total: int) -> None:
+    """On stderr: what is kept of a run that is interrupted, and how to go on."""
+    if folder is None:
+        print("nothing is kept: with --out, --resume could go on from here", file=sys.stderr)
+    elif folder.path.exists():
+        print(
+            f"{sum(folder.done.values())} of {total} images are done and kept in {folder.path}: "
+            f"the same command with --resume goes on, `infsa-explain report {folder.path}` shows "
+            "what there is",
+            file=sys.stderr,
+        )
 
 
 def _say_what_is_missing(images: ImageData, skipped: int) -> None:

@@ -11,7 +11,7 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from xml.etree import ElementTree
@@ -95,14 +95,13 @@ def read_coco(file: Path, labels: LabelMap | None = None) -> Listing:
 
     names: dict[int, str] = {}
     for item, where in _entries(content, "categories", file):
-        names[_field(item, "id", int, where)] = _field(item, "name", str, where)
+        name = _field(item, "name", str, where)
+        names[_new(_field(item, "id", int, where), names, where)] = name
     paths: dict[int | str, str] = {}
     sizes: dict[str, Size | None] = {}
     for item, where in _entries(content, "images", file):
-        path = _path_below(_field(item, "file_name", str, where), where)
-        if path in sizes:
-            raise ValueError(f"{where}: {path!r} is listed twice")
-        paths[_field(item, "id", (int, str), where)] = path
+        path = _new(_path_below(_field(item, "file_name", str, where), where), sizes, where)
+        paths[_new(_field(item, "id", (int, str), where), paths, where)] = path
         sides = (_field(item, side, (int, float), where, 0) for side in ("width", "height"))
         sizes[path] = _stated(*sides)
     objects = defaultdict(list)
@@ -209,6 +208,13 @@ def _field(
     if isinstance(value, bool) or not isinstance(value, kind) or not printable:
         raise ValueError(f"{where}: {key!r} is missing or malformed, got {value!r:.40}")
     return value
+
+
+def _new(key: Any, known: Container[Any], where: str) -> Any:
+    """A path or an id that is not yet known: of two, one would be lost."""
+    if key in known:
+        raise ValueError(f"{where}: {key!r:.40} is listed twice")
+    return key
 
 
 def _bbox(item: Any, where: str) -> Box:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,10 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 __all__ = ["ImageError", "Picture", "read_image", "read_picture", "to_rgb"]
+
+
+#: Formats of photographs. Others that Pillow knows are refused: for EPS it would run Ghostscript.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 
 class ImageError(ValueError):
@@ -34,8 +39,9 @@ class Picture(NamedTuple):
 def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     """Read an image file as RGB, upright as its EXIF orientation says.
 
-    Every format and mode that Pillow knows is converted as :func:`to_rgb` says; of an
-    animation the first frame is taken. Colour profiles are not applied.
+    JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF and JPEG 2000, whatever the ending of the name; every
+    mode is converted as :func:`to_rgb` says, and of an animation the first frame is taken. Colour
+    profiles are not applied.
 
     Args:
         path: an image file.
@@ -46,7 +52,7 @@ def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     Raises:
         ImageError: the file is missing, a folder, empty, not an image, damaged, truncated, of
             a depth without a defined range, or larger than Pillow's limit
-            (``PIL.Image.MAX_IMAGE_PIXELS``).
+            (``PIL.Image.MAX_IMAGE_PIXELS``), or may not be read.
     """
     return read_picture(path).pixels
 
@@ -59,19 +65,12 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
     """
     file = Path(path)
     name = f"image {str(file)!r}"
-    if file.is_dir():
-        raise ImageError(f"{name} is a folder; give the path of one image file")
-    if not file.exists():
-        raise ImageError(f"{name} does not exist; check the path")
-    if not file.is_file():
-        raise ImageError(f"{name} is not a regular file; save the image to disk first")
-    if not file.stat().st_size:
-        raise ImageError(f"{name} is empty (0 bytes); copy or download it again")
     try:
+        _require_content(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
+            with Image.open(file, formats=_formats()) as image:
                 tags = getattr(image, "tag_v2", {})  # of TIFF, which Pillow turns as it loads
                 orientation: int | None = tags.get(ExifTags.Base.Orientation)
                 image.load()
@@ -84,19 +83,47 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
         raise ImageError(f"{name} {error}") from None
     except PermissionError:
         raise ImageError(f"{name} may not be read; change its permissions") from None
+    except MemoryError:
+        raise ImageError(f"{name} does not fit into memory; scale it down") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(
             f"{name} has more than {Image.MAX_IMAGE_PIXELS} pixels; scale it down"
         ) from None
     except UnidentifiedImageError:
         raise ImageError(
-            f"{name} is cut short or in no format that Pillow reads; convert it to PNG or JPEG"
+            f"{name} is cut short or in no format that Pillow reads safely; convert it to PNG or JPEG"
         ) from None
     except Exception as error:  # on damaged files Pillow raises nearly anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ImageError(
             f"{name} is damaged or truncated ({reason}); copy or download it again"
         ) from None
+
+
+def _formats() -> list[str]:
+    """Those of ``FORMATS`` that this Pillow has."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _require_content(file: Path) -> None:
+    """Refuse what is not a file with something in it; the message lacks the name."""
+    try:
+        status = file.stat()
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        if os.path.islink(file):
+            raise ImageError("is a link that leads to no file; mend the link") from None
+        known = isinstance(error, (FileNotFoundError, ValueError))
+        reason = "" if known else f" ({error.strerror})"  # type: ignore[union-attr]
+        raise ImageError(f"does not exist{reason}; check the path") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageError("is a folder; give the path of one image file")
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError("is not a regular file; save the image to disk first")
+    if not status.st_size:
+        raise ImageError("is empty (0 bytes); copy or download it again")
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:

@@ -71,7 +71,7 @@ class ImageFolder(FileImages):
         if split not in ("train", "val"):
             raise ValueError(f"split must be 'train' or 'val', got {split!r}")
         folder = Path(root)
-        if not folder.exists():
+        if not os.path.exists(folder):
             raise ValueError(f"folder {str(root)!r} does not exist; check the path")
         if not folder.is_dir():
             raise ValueError(
@@ -101,6 +101,11 @@ def _tiny_imagenet(
     root: Path, split: Split, given: LabelMap | None
 ) -> tuple[LabelMap, list[Entry]]:
     wnids = sorted({row[0] for row in _rows(root / "wnids.txt")})
+    for wnid in wnids:
+        if wnid == ".." or Path(wnid).name != wnid:
+            raise ValueError(
+                f"{str(root / 'wnids.txt')!r}: {wnid!r:.40} is not the name of a folder"
+            )
     named = {row[0]: row[-1] for row in _rows(root / "words.txt")}
     labels = given or LabelMap(
         {wnid: label for label, wnid in enumerate(wnids)},

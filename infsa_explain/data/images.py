@@ -15,7 +15,7 @@ from .annotations import Annotation
 from .decode import ImageError, read_picture
 from .frames import Box, Size, flaw, upright_boxes
 from .labels import LabelMap
-from .samples import Sample
+from .samples import Sample, readable
 
 __all__ = ["Entry", "FileImages"]
 
@@ -68,8 +68,8 @@ class FileImages:
     """
 
     def __init__(self, root: Path, name: str, labels: LabelMap, entries: Sequence[Entry]) -> None:
-        self.root, self.name = root, name
-        self.classes, self.wnids = labels.classes, labels.wnids
+        self.root, self.name = root, readable(name)
+        self.classes, self.wnids = [readable(name) for name in labels.classes], labels.wnids
         self._entries = list(entries)
         self.labels = [entry.label for entry in self._entries]
         self.dropped = [entry.dropped for entry in self._entries]
@@ -109,7 +109,7 @@ class FileImages:
             pixels,
             entry.label,
             boxes[sound].clip(0, [width, height, width, height]).astype(np.float32),
-            entry.path.as_posix(),
+            readable(entry.path),
             np.array(entry.box_labels, dtype=np.int64)[sound],
         )
 

@@ -103,7 +103,7 @@ def open_label_map(name_or_path: str | os.PathLike[str]) -> LabelMap:
     if name_or_path == IMAGENET_1K:
         return _imagenet()
     file = Path(name_or_path)
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise ValueError(
             f"label map {str(file)!r} is neither {IMAGENET_1K!r} nor a file; give a JSON object "
             "of names and labels, or a text file with one name a line"
@@ -114,7 +114,8 @@ def open_label_map(name_or_path: str | os.PathLike[str]) -> LabelMap:
 
 def natural_order(name: str) -> tuple[bool, int, str]:
     """Sort key: numeric names first, as numbers."""
-    return (False, int(name), name) if name.isdecimal() else (True, 0, name)
+    number = name.isdecimal() and len(name) < 100  # Python turns no longer ones into numbers
+    return (False, int(name), name) if number else (True, 0, name)
 
 
 def _is_number(name: str) -> bool:

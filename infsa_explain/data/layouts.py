@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import NoReturn
 
 __all__ = ["EXTENSIONS", "annotation_folder", "find_files", "match_annotations", "subfolders"]
 
@@ -31,9 +32,13 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def find_files(folder: Path, endings: tuple[str, ...], *, deep: bool = True) -> list[Path]:
-    """Files below a folder by the endings of their names, sorted by path; hidden ones are not."""
+    """Files below a folder by the endings of their names, sorted by path; hidden ones are not.
+
+    Raises:
+        ValueError: a folder may not be read, so that files would be missed.
+    """
     found = []
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder, onerror=_refuse):
         folders[:] = filter(_visible, folders) if deep else ()
         found += [
             Path(parent, name)
@@ -104,6 +109,10 @@ def _common_end(first: Path, second: Path) -> int:
     """How many folders two paths have in common, counted from the last."""
     pairs = zip(reversed(first.parts), reversed(second.parts), strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise ValueError(f"folder {error.filename!r} cannot be read: {error.strerror}")
 
 
 def _visible(name: str) -> bool:

@@ -23,13 +23,13 @@ class _ListedImages(FileImages):
         label_map: str | os.PathLike[str] | None,
         folders: Callable[[Path], Iterator[Path]],
     ) -> None:
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise ValueError(f"{str(file)!r} is no file; check the path")
         annotations, labels = read(file, None if label_map is None else open_label_map(label_map))
         if not annotations:
             raise ValueError(f"{str(file)!r} lists no images")
         tried = list(folders(file))
-        root = next((f for f in tried if any((f / path).is_file() for path in annotations)), None)
+        root = next((f for f in tried if any(os.path.isfile(f / p) for p in annotations)), None)
         if root is None:
             raise ValueError(
                 f"not one image of {str(file)!r}, such as {next(iter(annotations))!r}, lies in "

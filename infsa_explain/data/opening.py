@@ -45,7 +45,7 @@ def open_data(
             raise ValueError(f"a label map is not for {PhotoDigits.name!r}, whose labels are fixed")
         return PhotoDigits(split, 500 if size is None else size, seed)
     path = Path(name_or_path)
-    if not path.exists():
+    if not os.path.exists(path):
         raise ValueError(
             f"data {str(name_or_path)!r} is neither {PhotoDigits.name!r} nor an existing folder "
             "of images (Tiny-ImageNet's layout, class folders, or just images), COCO .json or .csv"

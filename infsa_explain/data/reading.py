@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,21 @@ def read_json(file: Path) -> Any:
     """Content of a JSON file.
 
     Raises:
-        ValueError: it is not JSON, or as :func:`read_text`.
+        ValueError: it is not JSON, has a key twice in one object, or as :func:`read_text`.
     """
     text = read_text(file)
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unambiguous)
     except json.JSONDecodeError as error:
         raise ValueError(f"{str(file)!r}, line {error.lineno}: no JSON, {error.msg}") from None
     except (ValueError, RecursionError) as error:  # numbers too long, lists too deep
         raise ValueError(f"{str(file)!r} is no JSON that can be read: {error}") from None
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; of a key that is there twice one value would be lost."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        ((key, count),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {key!r:.40} {count} times")
+    return content

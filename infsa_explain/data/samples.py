@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ImageData", "Sample"]
+__all__ = ["ImageData", "Sample", "readable"]
 
 
 class Sample(NamedTuple):
@@ -40,6 +41,16 @@ class Sample(NamedTuple):
         if self.label is None:
             return self.boxes[:0]
         return self.boxes if self.box_labels is None else self.boxes[self.box_labels == self.label]
+
+
+def readable(path: PurePath | str) -> str:
+    """A path in POSIX form as text that can be encoded; bytes of it that are not are escaped.
+
+    >>> readable(PurePath("a", "b\\udcff.png"))  # a name with the byte FF, as Python has it
+    'a/b\\\\xff.png'
+    """
+    text = path if isinstance(path, str) else path.as_posix()
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 class ImageData(Protocol):

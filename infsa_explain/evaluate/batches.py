@@ -19,7 +19,15 @@ from ..methods.explaining import Explanation, explain_graphs
 from ..models import untrained
 from ..preprocessing import preprocess
 
-__all__ = ["UNTRAINED", "Batch", "MapOptions", "Subject", "choose_methods", "sample_batches"]
+__all__ = [
+    "UNTRAINED",
+    "Batch",
+    "MapOptions",
+    "Subject",
+    "choose_methods",
+    "require_finite",
+    "sample_batches",
+]
 
 #: Before a method's name: the same map, from the model untrained.
 UNTRAINED = "untrained-"
@@ -101,8 +109,14 @@ class Batch:
 
     @cached_property
     def graphs(self) -> Graphs:
-        """The token graphs of the model."""
-        return capture(self.model, self.images)
+        """The token graphs of the model.
+
+        Raises:
+            ValueError: if an output of the model is NaN or infinite, or as :func:`capture`.
+        """
+        graphs = capture(self.model, self.images)
+        require_finite(graphs.logits, self.samples)
+        return graphs
 
     def untrained_graphs(self, seed: int) -> Graphs:
         """The token graphs of the model untrained."""
@@ -152,6 +166,19 @@ class Batch:
         """Every method that the options name, with its maps."""
         for method in choose_methods(self.model, options.methods):
             yield method, self.explanation(method, options)
+
+
+def require_finite(logits: Tensor, samples: Sequence[Sample]) -> None:
+    """Refuse outputs (B, C) of a model that is broken, or whose numbers are too large.
+
+    Raises:
+        ValueError: if one is NaN or infinite; names the image.
+    """
+    for i in (~logits.isfinite().all(-1)).nonzero()[:1].flatten().tolist():
+        raise ValueError(
+            f"the model's outputs for {samples[i].image_id!r} are NaN or infinite: its weights are "
+            f"broken, or its numbers too large for {logits.dtype}"
+        )
 
 
 def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]:

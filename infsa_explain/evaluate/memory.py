@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-__all__ = ["Halving"]
+__all__ = ["Halving", "out_of_memory"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ class Halving(Generic[Item, Result]):
             try:
                 result = self.function(part)
             except (MemoryError, RuntimeError) as error:
-                if len(part) == 1 or not _out_of_memory(error):
+                if len(part) == 1 or not out_of_memory(error):
                     raise
                 self.size = len(part) // 2
             else:
@@ -54,7 +54,7 @@ class Halving(Generic[Item, Result]):
             )
 
 
-def _out_of_memory(error: Exception) -> bool:
+def out_of_memory(error: Exception) -> bool:
     """Whether memory ran out; on the CPU torch says so by a RuntimeError like any other."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True

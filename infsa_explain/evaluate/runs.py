@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import torch
 from torch import nn
 
 from .. import __version__
+from ..data.reading import read_json
 from ..data.samples import ImageData
+from ..files import append_alone, write_text
 from ..preprocessing import data_config
 from .measuring import Measure
 from .rows import Row
@@ -26,15 +30,17 @@ __all__ = ["RunFolder", "describe_run", "fingerprint", "read_rows", "unfinished"
 
 #: Parts of the configuration that may differ between a run and its resumption.
 CIRCUMSTANCES = ("versions", "device", "threads", "command", "source")
+#: What is said of a run in its folder, and is not true of one that is written over it.
+RESULTS = ("summary.json", "summary.md", "report.html")
 
 
 class RunFolder:
     """A folder that holds one run: its configuration, and its rows as they come.
 
     A context manager. The folder is made with the first row, so that a run that fails before it
-    leaves nothing. Every shard of a run has its own ``rows.i-of-n.jsonl``, and a
-    ``progress.i-of-n.json`` that says how many bytes of it, and how many images of each model, are
-    done, so that a run killed at any moment resumes with none lost or doubled.
+    leaves nothing. Every shard of a run has its own ``rows.i-of-n.jsonl``, which one process at a
+    time writes, and a ``progress.i-of-n.json`` that says how many bytes of it, and how many images
+    of each model, are done, so that a run killed at any moment resumes with none lost or doubled.
 
     Args:
         path: the folder.
@@ -44,12 +50,14 @@ class RunFolder:
         resume: go on with the run that is there, if there is one.
 
     Attributes:
-        rows: of the shard that is resumed; empty otherwise.
+        rows: of the shard that is resumed, once it is entered; empty otherwise.
         done: images of the shard that are done, by model.
 
     Raises:
         ValueError: if the folder holds a run and neither ``force`` nor ``resume`` is on, holds
-            another run than the one to resume or to join, or is a file.
+            another run than the one to resume or to join, one that is damaged or that another
+            process writes to, or is a file.
+        OSError: on writing, for a disk that is full; the rows that are committed stay.
     """
 
     def __init__(
@@ -68,12 +76,11 @@ class RunFolder:
         self.done: dict[str, int] = {}
         self.skipped: list[str] = []
         self._rows = self.path / f"rows.{shard}.jsonl"
-        self._progress = self.path / f"progress.{shard}.json"
         self._file: BinaryIO | None = None
-        self._fresh = True
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; --out needs a folder")
-        if not (self.path / "config.json").exists():
+        self._force, self._resumes = force, False
+        if not self._holds_run():
             return
         if force:
             if shard.parts > 1:
@@ -82,39 +89,49 @@ class RunFolder:
                     "that write to it: remove the folder, or choose another --out"
                 )
         elif resume or (shard.parts > 1 and not self._rows.exists()):
-            self._resume()
+            self._check_same()
+            self._resumes = resume
         else:
-            raise ValueError(
-                f"{self.path} holds a run already; choose another --out, --resume, or --force"
-            )
+            self._refuse()
 
-    def _resume(self) -> None:
-        theirs = json.loads((self.path / "config.json").read_text())
+    def _holds_run(self) -> bool:
+        """Whether there is a run, also one that has lost its configuration."""
+        return (self.path / "config.json").exists() or any(self.path.glob("rows.*.jsonl"))
+
+    def _refuse(self) -> NoReturn:
+        raise ValueError(
+            f"{self.path} holds a run already; choose another --out, --resume, or --force"
+        )
+
+    def _check_same(self) -> None:
         own = json.loads(json.dumps(self.config))
-        differ = _differences(own, theirs)
-        if differ:
+        if differ := _differences(own, _config(self.path)):
             raise ValueError(f"{self.path} holds another run: {'; '.join(differ)}")
-        self._fresh = False
-        state: dict[str, Any] = {"bytes": 0, "done": {}, "skipped": []}
-        if self._progress.exists():
-            state = json.loads(self._progress.read_text())
-        self.done, self.skipped = state["done"], state["skipped"]
-        if self._rows.exists():
-            os.truncate(self._rows, state["bytes"])  # what was not committed is done again
-            self.rows = [json.loads(line) for line in self._rows.read_bytes().splitlines()]
+
+    def _start(self) -> BinaryIO:
+        """Make the folder of a new run, or join one that another process has begun meanwhile."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        found = self._holds_run()
+        if found and not self._force:
+            if self.shard.parts == 1:
+                self._refuse()
+            self._check_same()
+        else:
+            for pattern in ("rows.*.jsonl", "progress.*.json", *RESULTS) if found else ():
+                for old in self.path.glob(pattern):
+                    old.unlink()
+            _write(self.path / "config.json", self.config)
+        self._file = append_alone(self._rows)
+        if self._file.tell():
+            self._refuse()
+        return self._file
 
     def write(self, row: Row) -> None:
         """Append a row and flush it."""
-        if self._file is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if self._fresh:
-                for old in [*self.path.glob("rows.*.jsonl"), *self.path.glob("progress.*.json")]:
-                    if self.shard.parts == 1:
-                        old.unlink()
-                _write_whole(self.path / "config.json", self.config, self.shard)
-            self._file = self._rows.open("ab")
-        self._file.write(json.dumps(row).encode() + b"\n")
-        self._file.flush()
+        with _kept(self._rows):
+            file = self._file or self._start()
+            file.write(json.dumps(row).encode() + b"\n")
+            file.flush()
 
     def skip(self, message: str) -> None:
         """Note that an image was left out."""
@@ -124,32 +141,38 @@ class RunFolder:
         """Note that all rows of so many more images of a model are written."""
         self.done[model] = self.done.get(model, 0) + images
         if self._file is not None:
-            os.fsync(self._file.fileno())
-            state = {"bytes": self._file.tell(), "done": self.done, "skipped": self.skipped}
-            _write_whole(self._progress, state, self.shard)
+            with _kept(self._rows):
+                os.fsync(self._file.fileno())
+                state = {"bytes": self._file.tell(), "done": self.done, "skipped": self.skipped}
+                _write(self.path / f"progress.{self.shard}.json", state)
 
     def __enter__(self) -> RunFolder:
+        if self._resumes:
+            self._file = append_alone(self._rows)
+            try:
+                self.rows = _committed(self.path, self.shard)
+            except ValueError:
+                self._file.close()
+                raise
+            state = _progress(self.path, self.shard)
+            self.done, self.skipped = state["done"], state["skipped"]
+            self._file.truncate(state["bytes"])  # what was not committed is done again
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # a row that did not fit on the disk is still in its buffer
+                self._file.close()
 
 
 def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
     """The rows of a run that are committed, in the order of its shards.
 
     Raises:
-        ValueError: if the folder holds no run.
+        ValueError: if the folder holds no run, or one that is damaged.
     """
-    rows: list[Row] = []
-    for shard in _shards(Path(folder)):
-        progress = Path(folder) / f"progress.{shard}.json"
-        if progress.exists():
-            size = json.loads(progress.read_text())["bytes"]
-            with (Path(folder) / f"rows.{shard}.jsonl").open("rb") as file:
-                rows += [json.loads(line) for line in file.read(size).splitlines()]
-    return rows
+    path = Path(folder)
+    return [row for shard in _shards(path) for row in _committed(path, shard)]
 
 
 def unfinished(folder: str | os.PathLike[str]) -> list[Shard]:
@@ -158,31 +181,65 @@ def unfinished(folder: str | os.PathLike[str]) -> list[Shard]:
     Raises:
         ValueError: if the folder holds no run.
     """
-    shards = _shards(Path(folder))
-    config = json.loads((Path(folder) / "config.json").read_text())
+    path = Path(folder)
+    config = _config(path)
     left = []
-    for shard in shards:
-        progress = Path(folder) / f"progress.{shard}.json"
-        done = json.loads(progress.read_text())["done"] if progress.exists() else {}
+    for shard in _shards(path):
+        done = _progress(path, shard)["done"]
         own = len(shard.of(config["data"]["images"]))
         if any(done.get(model, 0) < own for model in config["models"]):
             left.append(shard)
     return left
 
 
-def _shards(folder: Path) -> list[Shard]:
-    config = folder / "config.json"
-    if not config.is_file():
+def _config(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} holds no run: it has no config.json")
-    count = json.loads(config.read_text())["shards"]
+    config: dict[str, Any] = read_json(folder / "config.json")
+    return config
+
+
+def _shards(folder: Path) -> list[Shard]:
+    count = _config(folder)["shards"]
     return [Shard(i, count) for i in range(1, count + 1)]
 
 
-def _write_whole(path: Path, content: dict[str, Any], shard: Shard) -> None:
-    """A file that is there whole or not at all, whoever else writes it."""
-    temporary = path.with_suffix(f".{shard}.tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.replace(path)
+def _progress(folder: Path, shard: Shard) -> dict[str, Any]:
+    """How far a shard is: bytes of its rows, images of each model, and what was left out."""
+    path = folder / f"progress.{shard}.json"
+    state: dict[str, Any] = {"bytes": 0, "done": {}, "skipped": []}
+    return read_json(path) if path.exists() else state
+
+
+def _committed(folder: Path, shard: Shard) -> list[Row]:
+    """The rows of a shard that are committed."""
+    path, size = folder / f"rows.{shard}.jsonl", _progress(folder, shard)["bytes"]
+    content = path.read_bytes()[:size] if path.exists() else b""
+    if len(content) < size:
+        raise ValueError(
+            f"{path} has lost rows: {size} bytes were written, {len(content)} are left; remove it "
+            f"and {folder / f'progress.{shard}.json'} to do its images again"
+        )
+    try:
+        return [json.loads(line) for line in content.splitlines()]
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+@contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    """Say of a full disk what becomes of the rows."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        reason = f"{error.strerror}: the rows so far are kept, and --resume goes on from them"
+        raise OSError(error.errno, reason, str(path)) from error
 
 
 def _differences(own: Any, theirs: Any, where: str = "") -> list[str]:

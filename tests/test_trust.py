@@ -1,0 +1,297 @@
+"""Files of strangers stay data, nothing is written elsewhere, and no run is lost or mixed up."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+from timm.models import VisionTransformer
+
+from infsa_explain.data import ImageFolder, Sample, TableImages, open_data, open_label_map
+from infsa_explain.data.annotations import read_coco
+from infsa_explain.evaluate import RunFolder, Shard, read_rows
+from infsa_explain.files import replacing, write_text
+from infsa_explain.mapping import write_maps
+
+OUTSIDE = ("../../etc/passwd.jpg", "/etc/passwd.jpg", "a/../../b.jpg", "..", "a\0.jpg")
+CONFIG = {"data": {"images": 4}, "models": {"m": {}}, "measures": {}}
+
+
+def picture(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8)).save(path)
+
+
+def coco(path, **change):
+    content = {
+        "images": [{"id": 1, "file_name": "a.png"}],
+        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2]}],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    path.write_text(json.dumps(content | change))
+    return path
+
+
+class TestAnnotationsLeadNowhereElse:
+    @pytest.mark.parametrize("name", OUTSIDE)
+    def test_coco_and_csv(self, tmp_path, name):
+        picture(tmp_path / "a.png")
+        path = coco(tmp_path / "a.json", images=[{"id": 1, "file_name": name}])
+        with pytest.raises(ValueError, match=r"images\[0\]: .* must be the path of an image rela"):
+            open_data(path)
+        (tmp_path / "a.csv").write_text(f"path,label,x0,y0,x1,y1\n{name},cat,,,,\n")
+        with pytest.raises(ValueError, match="line 2: path: .* must be the path of an image rela"):
+            open_data(tmp_path / "a.csv")
+
+    @pytest.mark.parametrize("name", ["../../secret", "..", ".", "n01/../../../secret", "/etc"])
+    def test_wnids_of_tiny_imagenet(self, tmp_path, name):
+        picture(tmp_path / "secret/images/s.png")
+        picture(tmp_path / "tiny/train/n01/images/a.png")
+        for wnids, good in (("n01", True), (name, False)):
+            (tmp_path / "tiny/wnids.txt").write_text(f"{wnids}\n")
+            if good:
+                assert len(ImageFolder(tmp_path / "tiny", split="train")) == 1
+                continue
+            with pytest.raises(ValueError, match=r"wnids.txt': .* is not the name of a folder"):
+                ImageFolder(tmp_path / "tiny", split="train")
+
+    def test_lists_of_voc_only_choose(self, tmp_path):
+        picture(tmp_path / "VOC/JPEGImages/a.png")
+        picture(tmp_path / "secret.png")
+        lists = tmp_path / "VOC/ImageSets/Main"
+        lists.mkdir(parents=True)
+        (lists / "val.txt").write_text("../../secret\n/etc/passwd\na\n")
+        data = ImageFolder(tmp_path / "VOC")
+        assert [sample.image_id for sample in data] == ["JPEGImages/a.png"]
+
+
+class TestOddFiles:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"images": [{"id": 1, "file_name": f"{n}.png"} for n in "ab"]}, r"images\[1\]: 1"),
+            ({"categories": [{"id": 1, "name": n} for n in "ab"]}, r"categories\[1\]: 1"),
+        ],
+    )
+    def test_an_id_that_two_have_in_common(self, tmp_path, change, message):
+        """One of them would lose its boxes to the other."""
+        with pytest.raises(ValueError, match=f"{message} is listed twice"):
+            read_coco(coco(tmp_path / "a.json", **change))
+
+    def test_a_key_that_is_there_twice(self, tmp_path):
+        (tmp_path / "a.json").write_text('{"cat": 0, "dog": 1, "cat": 2}')
+        with pytest.raises(ValueError, match=r"a.json' .* an object has the key 'cat' 2 times"):
+            open_label_map(tmp_path / "a.json")
+        (tmp_path / "a.json").write_text('\ufeff{"cat": 0, "dog": 1}')  # a byte order mark
+        assert open_label_map(tmp_path / "a.json").find("dog") == 1
+
+    @pytest.mark.parametrize("label", ["NaN", "Infinity", "1e400", "-1", "1.5", "true", '"1"'])
+    def test_labels_that_are_none(self, tmp_path, label):
+        (tmp_path / "a.json").write_text(f'{{"cat": {label}}}')
+        with pytest.raises(ValueError, match="the label of 'cat' must be a whole number"):
+            open_label_map(tmp_path / "a.json")
+
+    def test_names_are_text_whatever_they_are(self, tmp_path):
+        picture(tmp_path / "a.png")
+        names = ["9" * 5000 + "x", "٣" * 5000, "nul\0", "=cmd()", "<b>", "\x1b[31m"]
+        rows = [f"a.png,{name},,,," for name in names]
+        (tmp_path / "a.csv").write_text("\n".join(["path,label,x0,y0,x1,y1", *rows]), "utf-8")
+        data = TableImages(tmp_path / "a.csv")
+        assert set(data.classes) == set(names)
+        assert data.labels == [None]
+
+    def test_a_path_that_is_too_long_fails_alone(self, tmp_path):
+        picture(tmp_path / "a.png")
+        rows = ["path,label,x0,y0,x1,y1", "n" * 300 + ".png,cat,,,,", "a.png,cat,,,,"]
+        (tmp_path / "a.csv").write_text("\n".join(rows))
+        data = open_data(tmp_path / "a.csv")
+        assert data[1].label == 0
+        with pytest.raises(ValueError, match="does not exist"):
+            data[0]
+        for wrong in ("x" * 5000, "x\0"):
+            with pytest.raises(ValueError, match="is neither 'photo-digits' nor"):
+                open_data(wrong)
+
+
+def test_maps_stay_in_their_folder(tmp_path):
+    """Whatever an image is called."""
+    model = VisionTransformer(img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=1).eval()
+    pixels = np.zeros((16, 16, 3), dtype=np.uint8)
+    before = set(tmp_path.iterdir())
+    for name in ("../../evil", "/etc/evil", "..", "a/../../b", "-rf *", "nul\0", "\x1b[31m\n"):
+        sample = Sample(pixels, None, np.zeros((0, 4), np.float32), name)
+        written = list(write_maps(model, sample, ["centre"], tmp_path / "out"))
+        assert all(path.parent == tmp_path / "out" and path.exists() for path in written)
+        assert all(path.name.isprintable() and path.name[0] not in "-." for path in written)
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "out"}
+
+
+class TestWholeFiles:
+    def test_an_error_leaves_what_was_there(self, tmp_path):
+        path = tmp_path / "summary.json"
+        write_text(path, "ü before")
+        with pytest.raises(RuntimeError, match="in the middle"), replacing(path) as temporary:
+            assert temporary.suffix == ".json"
+            temporary.write_text("half")
+            raise RuntimeError("in the middle")
+        assert path.read_bytes() == "ü before".encode()
+        assert list(tmp_path.iterdir()) == [path]
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+    def test_a_full_disk_leaves_what_was_there(self, tmp_path):
+        path = tmp_path / "summary.json"
+        write_text(path, "before")
+        with pytest.raises(OSError, match="No space left"), replacing(path) as temporary:
+            temporary.symlink_to("/dev/full")
+            temporary.write_text("after")
+        assert path.read_text() == "before"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_link_is_replaced_and_not_followed(self, tmp_path):
+        (tmp_path / "mine.txt").write_text("mine")
+        (tmp_path / "summary.md").symlink_to("mine.txt")
+        write_text(tmp_path / "summary.md", "theirs")
+        assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def images(folder):
+    return [row["image"] for row in read_rows(folder)]
+
+
+def some(folder, names):
+    for name in names:
+        folder.write({"image": name})
+        folder.commit("m", 1)
+
+
+class TestRunFolder:
+    def test_a_run_that_lost_its_configuration_is_not_written_over(self, tmp_path):
+        with RunFolder(tmp_path, CONFIG) as folder:
+            some(folder, "ab")
+        (tmp_path / "config.json").unlink()
+        with pytest.raises(ValueError, match="holds a run already"):
+            RunFolder(tmp_path, CONFIG)
+        with pytest.raises(ValueError, match=r"it has no config\.json"):
+            RunFolder(tmp_path, CONFIG, resume=True)
+        assert (tmp_path / "rows.1-of-1.jsonl").read_text().count("\n") == 2
+
+    def test_a_run_that_another_process_begins_meanwhile(self, tmp_path):
+        with RunFolder(tmp_path / "run", CONFIG) as mine:
+            with RunFolder(tmp_path / "run", CONFIG) as theirs:
+                some(theirs, "ab")
+            with pytest.raises(ValueError, match="holds a run already"):
+                mine.write({"image": "c"})
+        assert images(tmp_path / "run") == ["a", "b"]
+
+    def test_a_shard_of_another_run_that_begins_meanwhile(self, tmp_path):
+        other = CONFIG | {"measures": {"morf": {}}}
+        with RunFolder(tmp_path / "run", other, shard=Shard(1, 2)) as mine:
+            with RunFolder(tmp_path / "run", CONFIG, shard=Shard(2, 2)) as theirs:
+                some(theirs, "cd")
+            with pytest.raises(ValueError, match="holds another run: measures morf"):
+                mine.write({"image": "a"})
+        assert images(tmp_path / "run") == ["c", "d"]
+
+    @pytest.mark.skipif(os.name != "posix", reason="Windows has no such locks")
+    def test_two_processes_do_not_write_the_same_rows(self, tmp_path):
+        """Locks are those of open files, so that one process stands for two."""
+        with RunFolder(tmp_path, CONFIG) as folder:
+            some(folder, "ab")
+            second = RunFolder(tmp_path, CONFIG, resume=True)
+            with pytest.raises(ValueError, match="another process is writing to .*rows.1-of-1"):
+                second.__enter__()
+            some(folder, "c")
+        with second:
+            some(second, "d")
+        assert images(tmp_path) == ["a", "b", "c", "d"]
+
+    def test_force_forgets_what_was_said_of_the_old_run(self, tmp_path):
+        with RunFolder(tmp_path, CONFIG) as folder:
+            some(folder, "ab")
+        for name in ("summary.json", "summary.md", "report.html", "notes.txt"):
+            (tmp_path / name).write_text("of a and b")
+        with RunFolder(tmp_path, CONFIG, force=True) as folder:
+            some(folder, "c")
+        names = {"config.json", "rows.1-of-1.jsonl", "progress.1-of-1.json", "notes.txt"}
+        assert {path.name for path in tmp_path.iterdir()} == names
+        assert images(tmp_path) == ["c"]
+
+    def test_force_of_no_run_leaves_what_is_there(self, tmp_path):
+        (tmp_path / "summary.md").write_text("my own")
+        with RunFolder(tmp_path, CONFIG, force=True) as folder:
+            some(folder, "a")
+        assert (tmp_path / "summary.md").read_text() == "my own"
+
+    def test_rows_that_were_lost_are_missed(self, tmp_path):
+        """And not done again as zeros, or left out of the means."""
+        rows = tmp_path / "rows.1-of-1.jsonl"
+        with RunFolder(tmp_path, CONFIG) as folder:
+            some(folder, "ab")
+        whole = rows.read_bytes()
+        for left in (whole[:-3], b""):
+            rows.write_bytes(left)
+            message = f"has lost rows: {len(whole)} bytes were written, {len(left)} are left"
+            with pytest.raises(ValueError, match=message):
+                read_rows(tmp_path)
+            with (
+                pytest.raises(ValueError, match=message),
+                RunFolder(tmp_path, CONFIG, resume=True),
+            ):
+                pass
+        rows.unlink()
+        with pytest.raises(ValueError, match="0 are left; remove it and .*progress.1-of-1.json"):
+            read_rows(tmp_path)
+        (tmp_path / "progress.1-of-1.json").unlink()
+        assert read_rows(tmp_path) == []
+
+    @pytest.mark.parametrize("name", ["config.json", "progress.1-of-1.json", "rows.1-of-1.jsonl"])
+    def test_a_damaged_file_is_named(self, tmp_path, name):
+        with RunFolder(tmp_path, CONFIG) as folder:
+            some(folder, "ab")
+        size = len((tmp_path / name).read_bytes())
+        (tmp_path / name).write_bytes(b"\0" * size)
+        with pytest.raises(ValueError, match=f"{name}'?(,| is damaged).*") as caught:
+            read_rows(tmp_path)
+        assert str(caught.value).count("\n") == 0
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+    def test_a_full_disk_keeps_the_rows_so_far(self, tmp_path):
+        with RunFolder(tmp_path, CONFIG) as folder:
+            some(folder, "ab")
+            full = os.open("/dev/full", os.O_WRONLY)
+            os.dup2(full, folder._file.fileno())
+            os.close(full)
+            with pytest.raises(OSError, match="No space left on device: the rows so far are kept"):
+                folder.write({"image": "c"})
+        assert images(tmp_path) == ["a", "b"]
+        with RunFolder(tmp_path, CONFIG, resume=True) as folder:
+            assert folder.done == {"m": 2}
+            some(folder, "cd")
+        assert images(tmp_path) == ["a", "b", "c", "d"]
+
+
+def test_a_command_on_a_full_disk(cli, tmp_path, monkeypatch):
+    """One line, the rows so far, and after some room is made the numbers of a run undisturbed."""
+    options = ("accuracy", "--limit", 20, "--batch-size", 4, "--out")
+    assert cli(*options, tmp_path / "whole")[0] == 0
+    synced, sync = [], os.fsync
+
+    def fsync(descriptor):
+        synced.append(descriptor)
+        if len(synced) == 6:  # the configuration's, then two for every batch
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    code, stdout, stderr = cli(*options, tmp_path / "run")
+    assert (code, stdout, stderr.count("\n")) == (1, "", 1)
+    assert "error: [Errno 28] No space left on device: the rows so far are kept" in stderr
+    assert len(read_rows(tmp_path / "run")) == 8
+    monkeypatch.undo()
+    assert cli(*options, tmp_path / "run", "--resume")[0] == 0
+    for name in ("rows.1-of-1.jsonl", "summary.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
