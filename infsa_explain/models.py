@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import json
+import math
 import os
 from importlib.resources import files
 from pathlib import Path
@@ -23,8 +24,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .any_size import PiecewiseVisionTransformer
-from .attention import LinearInfSA, PureInfSA
+from .attention import INITIAL_GAMMA, LinearInfSA, PureInfSA
 from .checkpoints import change, fit, read_checkpoint, rebuild
+from .families.torchvision_vits import anew, is_torchvision
 
 __all__ = ["BUNDLED", "InfViT", "load", "untrained"]
 
@@ -81,6 +83,11 @@ class InfViT(PiecewiseVisionTransformer):
         if pre_logits:
             self.pre_logits = nn.Sequential(nn.Linear(self.embed_dim, self.embed_dim), nn.Tanh())
         self.accumulation_logit = nn.Parameter(torch.zeros(())) if accumulate else None
+
+    def reset_parameters(self) -> None:
+        """Start the accumulation at γ = ½."""
+        if self.accumulation_logit is not None:
+            nn.init.zeros_(self.accumulation_logit)
 
     def forward_features(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
@@ -369,26 +376,37 @@ def card_facts(name: str) -> tuple[str, str, str, str]:
 def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
     """A copy of a model with freshly initialised weights; the caller's random state is kept.
 
-    timm's models say how they are initialised (``init_weights``), Hugging Face's are built anew
-    from their ``config``.
+    timm's models say how they are initialised (``init_weights``); Hugging Face's are built anew
+    from their ``config``, torchvision's from what they keep of their arguments.
 
     Raises:
         ValueError: if the model says neither.
     """
-    config = getattr(model, "config", None)
+    fresh = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if type(model).__module__.startswith("transformers."):
-            anew: nn.Module = cast(Any, type(model))(config)
-            return anew.to(next(model.parameters())).train(model.training)
-        if not hasattr(model, "init_weights"):
+            _take(fresh, cast(Any, type(model))(cast(Any, model).config))
+        elif is_torchvision(model):
+            _take(fresh, anew(model))
+        elif hasattr(model, "init_weights"):
+            for module in fresh.modules():  # what init_weights leaves out in some releases of timm
+                if hasattr(module, "reset_parameters"):
+                    cast(Any, module).reset_parameters()
+            torch.manual_seed(seed)
+            cast(Any, fresh).init_weights()
+        else:
             raise ValueError(
                 f"{type(model).__name__} has no init_weights() to untrain a copy of it"
             )
-        fresh = copy.deepcopy(model)
-        for module in fresh.modules():  # what init_weights leaves out in some releases of timm
-            if hasattr(module, "reset_parameters"):
-                cast(Any, module).reset_parameters()
-        torch.manual_seed(seed)
-        cast(Any, fresh).init_weights()
     return fresh
+
+
+def _take(model: nn.Module, other: nn.Module) -> None:
+    """Take another's weights; γ, which only a converted model has, as in a new layer."""
+    gammas = {
+        name: torch.full_like(value, math.log(INITIAL_GAMMA / (1 - INITIAL_GAMMA)))
+        for name, value in model.state_dict().items()
+        if name.endswith(".gamma_logit")
+    }
+    fit(model, {**other.state_dict(), **gammas}, "the model built anew")

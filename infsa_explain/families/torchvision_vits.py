@@ -110,6 +110,25 @@ def is_torchvision(model: nn.Module) -> bool:
     return "torchvision.models.vision_transformer.VisionTransformer" in dotted_names(type(model))
 
 
+def anew(model: Any) -> nn.Module:
+    """A freshly initialised model of the same shape; its classifier starts at zero."""
+    layers = model.encoder.layers
+    fresh: nn.Module = type(model)(
+        model.image_size,
+        model.patch_size,
+        len(layers),
+        layers[0].num_heads,
+        model.hidden_dim,
+        model.mlp_dim,
+        model.dropout,
+        model.attention_dropout,
+        model.heads[-1].out_features,
+        model.representation_size,
+        model.norm_layer,
+    )
+    return fresh
+
+
 def data(model: Any) -> dict[str, Any]:
     """As the IMAGENET1K_V1 weights: short side to 256, the middle 224 of it; other sizes alike."""
     return {
