@@ -224,7 +224,8 @@ def test_a_block_that_cannot_be_read_is_not_skipped():
     model = build()
     model.blocks[1].attn = Unknown(96, 8)
     with pytest.raises(
-        ValueError, match=r"2 attention layers that can be read, and others: blocks\.1 \(Block\)"
+        ValueError,
+        match=r"2 attention layers that can be read, and others: blocks\.1 \(PiecewiseBlock\)",
     ):
         capture(model, images())
 

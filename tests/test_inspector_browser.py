@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from importlib.util import find_spec
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -50,7 +52,7 @@ fetch(image.src).then((r) => r.arrayBuffer()).then((b) => done(Array.from(new Ui
 
 @pytest.fixture
 def lab(tmp_path):
-    """The address of a JupyterLab with one notebook, inspect.ipynb."""
+    """The address of a notebook in a JupyterLab."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL.strip())])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     (tmp_path / "files").mkdir()
@@ -58,27 +60,31 @@ def lab(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    places = ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    token = secrets.token_hex()
+    places = {}
+    for name in ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        places[name] = str(tmp_path / name.lower())
+        Path(places[name]).mkdir()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
-    command += ["--ip=127.0.0.1", "--IdentityProvider.token=", "--LabApp.news_url=None"]
+    command += ["--ip=127.0.0.1", f"--IdentityProvider.token={token}", "--LabApp.news_url=None"]
     with (tmp_path / "lab.log").open("w") as log:
         server = subprocess.Popen(
             command,
             cwd=tmp_path / "files",
-            env={**os.environ, **{place: str(tmp_path / place.lower()) for place in places}},
+            env={**os.environ, **places},
             stdout=log,
             stderr=log,
         )
     try:
         address = f"http://127.0.0.1:{port}"
-        for _ in range(240):
+        for _ in range(600):
             assert server.poll() is None, (tmp_path / "lab.log").read_text()
             try:
-                urllib.request.urlopen(f"{address}/api/status", timeout=5).close()
+                urllib.request.urlopen(f"{address}/api/status?token={token}", timeout=5).close()
                 break
             except urllib.error.URLError:
                 time.sleep(0.5)
-        yield address
+        yield f"{address}/lab/tree/inspect.ipynb?token={token}"
     finally:
         server.terminate()
         try:
@@ -115,7 +121,7 @@ def test_slider_and_click_change_the_picture(lab, browser, tmp_path):
     def shown(css):
         return [one for one in browser.find_elements(By.CSS_SELECTOR, css) if one.is_displayed()]
 
-    def wait_for(met, seconds=120):
+    def wait_for(met, seconds=300):
         return WebDriverWait(browser, seconds, 0.2).until(lambda _: met())
 
     def picture(n):
@@ -135,7 +141,7 @@ def test_slider_and_click_change_the_picture(lab, browser, tmp_path):
         after(lambda: ActionChains(browser).send_keys(keys).perform())
         wait_for(lambda: "infsa-busy" not in inspector.get_attribute("class"))
 
-    browser.get(f"{lab}/lab/tree/inspect.ipynb")
+    browser.get(lab)
     for _ in range(30):  # a kernel that is only just there may lose what comes at once
         wait_for(lambda: shown(".jp-Notebook .cm-content"))[0].click()
         enter = ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER)

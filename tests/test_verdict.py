@@ -267,10 +267,30 @@ def test_what_is_left_when_all_weights_are_random(rho, text):
     assert found.headline.startswith("This run compares no map with a control")
 
 
+def test_many_maps_are_counted_not_listed():
+    names = [f"map{i}" for i in range(6)]
+    summaries = [morf(name, 0.2, centre=(-0.2, 0.01)) for name in names]
+    found = judge(report(morf=[*summaries, *CONTROLS]))
+    assert paragraphs(found, "Deletion")[0].endswith("Worse than it: 6 maps.")
+    left = [mean(0.1 * i + 0.06, 0.01, 1.0) for i in range(6)]
+    sanity = [
+        SanitySummary("m", n, ("all",), (r,), (r,), r, {}) for n, r in zip(names, left, strict=True)
+    ]
+    (told,) = paragraphs(judge(report(sanity=sanity)), "Sanity")
+    assert told.endswith("part of the order is left: 6 maps (0.06 to 0.56).")
+    constant = mean(float("nan"), n=0, excluded=9)
+    sanity = [
+        SanitySummary("m", n, ("all",), (constant,), (constant,), constant, {}) for n in names
+    ]
+    (told,) = paragraphs(judge(report(sanity=sanity)), "Sanity")
+    assert told.endswith("undefined, for the map is constant: 6 maps.")
+
+
 def test_accuracy():
     found = judge(report(accuracy=[AccuracySummary("m", mean(0.6), mean(0.9), 0.1, ONE)]))
     assert paragraphs(found, "Accuracy") == [
-        "`m` classifies 60.0 [55.0, 65.0]% of the images as they are labelled; a guess is right for 10.0%."
+        "`m` classifies 60.0 [55.0, 65.0]% of the images as they are labelled; a guess is right "
+        "for 10.0%."
     ]
 
 

@@ -179,7 +179,8 @@ def _of_maps(scores: Sequence[_Score], measure: str) -> str:
             + (f": {_list(above)}." if some and len(above) <= LISTED else ".")
         )
         if below := [method for method, test in tests.items() if _below(test)]:
-            sentences.append(f"Worse than it: {_list(below)}.")
+            many = len(below) > LISTED
+            sentences.append(f"Worse than it: {f'{len(below)} maps' if many else _list(below)}.")
     elif not tests:
         sentences.append("Nothing tests whether it beats `centre`, a fixed blob.")
     sentences += [_of_untrained(s, measure) for s in scores if s.method.startswith(UNTRAINED)]
@@ -237,13 +238,23 @@ def _of_sanity(summaries: Sequence[SanitySummary]) -> str:
     left = {s.method: s.spearman[-1] for s in summaries if not is_control(s.method)}
     if not left:
         return f"On `{model}` only controls were measured."
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, MeanInterval]] = {}
     for method, rho in left.items():
-        groups.setdefault(_remains(rho), []).append(
-            f"`{method}` ({interval_cell(rho, 1, '.2f')})" if rho.n else f"`{method}`"
-        )
-    told = "; ".join(f"{what}: {', '.join(names)}" for what, names in groups.items())
+        groups.setdefault(_remains(rho), {})[method] = rho
+    told = "; ".join(f"{what}: {_correlations(own)}" for what, own in groups.items())
     return f"With all weights of `{model}` random, by Spearman's ρ to the trained map, {told}."
+
+
+def _correlations(maps: dict[str, MeanInterval]) -> str:
+    """Such as "`visits` (0.05 [-0.00, 0.12]), `degree` (…)", or of many "9 maps (0.02 to 0.31)"."""
+    means = [rho.mean for rho in maps.values()]
+    if len(maps) > LISTED:
+        known = min(means) == min(means)  # not NaN
+        return f"{len(maps)} maps" + (f" ({min(means):.2f} to {max(means):.2f})" if known else "")
+    return ", ".join(
+        f"`{method}` ({interval_cell(rho, 1, '.2f')})" if rho.n else f"`{method}`"
+        for method, rho in maps.items()
+    )
 
 
 def _remains(rho: MeanInterval) -> str:
