@@ -19,11 +19,12 @@ from infsa_metrics import (
     iou_at_mean,
     mass_accuracy,
     pointing_game,
+    precision_at_recall,
     prevalence,
     rank_accuracy,
     roc_auc,
 )
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 
 RANKED = [average_precision, roc_auc, pointing_game, rank_accuracy, iou_at_best]
@@ -360,3 +361,26 @@ def test_bad_boxes(boxes, size, message):
 def test_exported():
     names = [measure.__name__ for measure in [*MEASURES, prevalence, box_mask]]
     assert set(names) <= set(infsa_metrics.__all__)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_precision_at_recall_is_a_point_of_scikit_learns_curve(dtype, levels):
+    generator = torch.Generator().manual_seed(levels)
+    scores = torch.randint(0, levels, (6, 9, 7), generator=generator).to(dtype)
+    mask = torch.rand(6, 9, 7, generator=generator) < 0.3
+    mask[4], mask[5] = True, False
+    recalls = [0.05, 0.3, 0.5, 0.9, 1.0]
+    found = precision_at_recall(scores, mask, recalls=recalls)
+    assert found[4:].isnan().all()
+    for i in range(4):
+        precision, recall, _ = precision_recall_curve(mask[i].ravel(), scores[i].ravel())
+        # Its recall falls; of those of at least r, the last has the highest threshold.
+        expected = [precision[np.flatnonzero(recall >= r - 1e-12)[-1]] for r in recalls]
+        np.testing.assert_allclose(found[i], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("recall", [0, -0.1, 1.1, float("nan")])
+def test_recalls_are_shares(recall):
+    with pytest.raises(ValueError, match=r"recalls: expected numbers in \(0, 1\]"):
+        precision_at_recall(torch.zeros(1, 2, 2), torch.ones(1, 2, 2).bool(), recalls=[0.5, recall])

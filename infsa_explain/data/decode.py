@@ -91,7 +91,8 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
         ) from None
     except UnidentifiedImageError:
         raise ImageError(
-            f"{name} is cut short or in no format that Pillow reads safely; convert it to PNG or JPEG"
+            f"{name} is cut short or in no format that Pillow reads safely; convert it to PNG or "
+            "JPEG"
         ) from None
     except Exception as error:  # on damaged files Pillow raises nearly anything
         reason = " ".join(str(error).split()) or type(error).__name__

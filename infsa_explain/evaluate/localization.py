@@ -15,6 +15,7 @@ from infsa_metrics import (
     iou_at_mean,
     mass_accuracy,
     pointing_game,
+    precision_at_recall,
     prevalence,
     rank_accuracy,
     roc_auc,
@@ -25,7 +26,10 @@ from ..preprocessing import frame_boxes
 from .batches import Batch, MapOptions, patch_scores
 from .rows import Row, number
 
-__all__ = ["Boxes"]
+__all__ = ["RECALLS", "Boxes"]
+
+#: Where the precision-recall curve is kept.
+RECALLS = tuple(round(0.05 * step, 2) for step in range(1, 21))
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,9 @@ class Boxes(MapOptions):
 
     Rows have ``method``, ``layers``, ``head``, ``label``, ``predicted``, ``prevalence``, ``ap``,
     ``roc_auc``, ``pointing``, ``mass``, ``rank``, ``iou_mean``, ``iou_best``,
-    ``effective_patches`` (share of the grid). An image without a pixel inside a box, or without
-    one outside, has None in all of them.
+    ``effective_patches`` (share of the grid), and ``precision``, the precision-recall curve at
+    ``RECALLS``. An image without a pixel inside a box, or without one outside, has None in all of
+    them.
 
     Attributes, besides those of :class:`MapOptions`:
         tolerance: of the pointing game, as a share of the input's shorter side: 15 pixels of 224
@@ -59,7 +64,9 @@ class Boxes(MapOptions):
     def rows(self, batch: Batch) -> Iterator[Row]:
         masks = _masks(batch, self)
         for method, explanation in batch.explanations(self):
-            measures = _measures(patch_scores(explanation), masks, self)
+            maps = _upsampled(patch_scores(explanation), masks)
+            measures = _measures(patch_scores(explanation), maps, masks, self)
+            curves = precision_at_recall(maps, masks, recalls=RECALLS).cpu()
             for i, sample in enumerate(batch.samples):
                 yield {
                     "image": sample.image_id,
@@ -69,6 +76,9 @@ class Boxes(MapOptions):
                     "label": sample.label,
                     "predicted": int(batch.predicted[i]),
                     **{key: number(values[i]) for key, values in measures.items()},
+                    "precision": None
+                    if curves[i].isnan().any()
+                    else [round(x, 6) for x in curves[i].tolist()],
                 }
 
 
@@ -83,12 +93,16 @@ def _masks(batch: Batch, options: Boxes) -> Tensor:
     return torch.stack(masks).to(batch.images.device)
 
 
-def _measures(scores: Tensor, masks: Tensor, options: Boxes) -> dict[str, Tensor]:
+def _upsampled(scores: Tensor, masks: Tensor) -> Tensor:
+    """Maps in the frame of the model's input, (B, h, w) float64."""
+    return nn.functional.interpolate(
+        scores[:, None].double(), masks.shape[-2:], mode="bilinear", align_corners=False
+    )[:, 0]
+
+
+def _measures(scores: Tensor, maps: Tensor, masks: Tensor, options: Boxes) -> dict[str, Tensor]:
     """Every measure, (B,)."""
     height, width = masks.shape[-2:]
-    maps = nn.functional.interpolate(
-        scores[:, None].double(), (height, width), mode="bilinear", align_corners=False
-    )[:, 0]
     share = prevalence(masks)
     patches = scores.flatten(1)
     return {

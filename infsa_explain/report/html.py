@@ -24,7 +24,14 @@ from markupsafe import Markup, escape
 from ..evaluate.rows import Row
 from .charts import Forest, Heat, LineChart, styles
 from .diagnostics import diagnostics
-from .panels import alignment_forests, box_forests, deletion_charts, heat_maps, sanity_charts
+from .panels import (
+    alignment_forests,
+    box_forests,
+    deletion_charts,
+    heat_maps,
+    precision_recall_charts,
+    sanity_charts,
+)
 from .pictures import Gallery
 from .reading import Run
 from .sections import SECTIONS
@@ -152,6 +159,7 @@ def _section(measure: str, rows: Sequence[Row], report: Report) -> _Section:
     if measure == "morf":
         section.curves.extend(deletion_charts(rows))
     elif measure == "boxes":
+        section.curves.extend(precision_recall_charts(rows))
         section.forests.extend(box_forests(found))
     elif measure == "align":
         section.forests.extend(alignment_forests(found["vectors"]))

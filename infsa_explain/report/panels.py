@@ -1,4 +1,4 @@
-"""Which charts a run has: deletion curves, boxes, alignment by layer and head, sanity."""
+"""Which charts a run has: curves of deletion, of precision, of sanity; boxes, alignment."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 
+from ..evaluate.localization import RECALLS
 from ..evaluate.rows import Row
 from .alignment import PUBLISHED_COSINE, AlignmentSummary
 from .charts import Forest, ForestRow, Heat, HeatCell, Line, LineChart
@@ -17,7 +18,14 @@ from .localization import BoxSummary
 from .sanity import SanitySummary
 from .tables import by_model, unique
 
-__all__ = ["alignment_forests", "box_forests", "deletion_charts", "heat_maps", "sanity_charts"]
+__all__ = [
+    "alignment_forests",
+    "box_forests",
+    "deletion_charts",
+    "heat_maps",
+    "precision_recall_charts",
+    "sanity_charts",
+]
 
 #: Points of a curve that are drawn, at most.
 POINTS = 100
@@ -101,6 +109,37 @@ def sanity_charts(summaries: Sequence[SanitySummary]) -> list[LineChart]:
             )
         )
     return charts
+
+
+def precision_recall_charts(rows: Sequence[Row]) -> list[LineChart]:
+    """Mean precision at every recall, a chart a model, with a pointwise interval over images."""
+    return [
+        _precision_recall_chart(model, [row for row in own if row.get("precision")])
+        for model, own in by_model(rows).items()
+        if any(row.get("precision") for row in own)
+    ]
+
+
+def _precision_recall_chart(model: str, rows: Sequence[Row]) -> LineChart:
+    lines = []
+    for method in unique(rows, "method"):
+        images: dict[str, list[list[float]]] = {}
+        for row in rows:
+            if row["method"] == method:
+                images.setdefault(row["image"], []).append(row["precision"])
+        curves = np.array([np.mean(own, axis=0) for own in images.values()])
+        lines.append(Line(method, "", curves.mean(0), *_band(curves)))
+    return LineChart(
+        title=model,
+        lines=lines,
+        x=np.array(RECALLS),
+        at=[f"recall {recall:.0%}" for recall in RECALLS],
+        x_ticks=[(x / 100, str(x)) for x in (20, 40, 60, 80, 100)],
+        slanted=False,
+        y_ticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
+        x_label="recall: share of the box that is found (%)",
+        y_label="precision",
+    )
 
 
 def box_forests(summaries: Sequence[BoxSummary]) -> list[Forest]:

@@ -15,10 +15,10 @@ every pixel, has nothing to be told apart, and all its values are NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ __all__ = [
     "iou_at_mean",
     "mass_accuracy",
     "pointing_game",
+    "precision_at_recall",
     "prevalence",
     "rank_accuracy",
     "roc_auc",
@@ -50,7 +51,7 @@ def _measure(formula: _Measure) -> _Measure:
     """
 
     @wraps(formula)
-    def measure(scores: Tensor, mask: Tensor, **options: float) -> Tensor:
+    def measure(scores: Tensor, mask: Tensor, **options: Any) -> Tensor:
         if scores.shape != mask.shape:
             got = f"{tuple(scores.shape)} and {tuple(mask.shape)}"
             raise ValueError(f"scores, mask: expected equal shapes, got {got}")
@@ -92,9 +93,10 @@ def _check_mask(mask: Tensor) -> None:
 
 
 def _defined(values: Tensor, mask: Tensor) -> Tensor:
-    """NaN where the mask has no pixel or all: (B,)."""
+    """NaN where the mask has no pixel or all: (B, ...)."""
     positives = mask.sum((1, 2))
-    return values.where((positives > 0) & (positives < mask.shape[1:].numel()), torch.nan)
+    defined = (positives > 0) & (positives < mask.shape[1:].numel())
+    return values.where(defined.view(-1, *[1] * (values.ndim - 1)), torch.nan)
 
 
 @_measure
@@ -124,6 +126,36 @@ def average_precision(scores: Tensor, mask: Tensor) -> Tensor:
     hits, taken = _thresholds(scores, mask)
     precision = hits.double() / taken.clamp(min=1)
     return (hits.diff(dim=1) * precision[:, 1:]).sum(1) / hits[:, -1]
+
+
+@_measure
+def precision_at_recall(scores: Tensor, mask: Tensor, *, recalls: Sequence[float]) -> Tensor:
+    """The precision-recall curve at given recalls; higher is better.
+
+    At recall r it is the precision of the highest threshold whose recall is at least r: a point of
+    scikit-learn's ``precision_recall_curve``, not interpolated.
+
+    Args and errors as in :func:`average_precision`, and
+        recalls: R numbers in (0, 1].
+
+    Returns:
+        (B, R) float64 in (0, 1], on the device of ``scores``. NaN where the mask has no pixel, or
+        all.
+
+    Example:
+        >>> scores = torch.tensor([[[0.9, 0.8], [0.7, 0.1]]])
+        >>> mask = torch.tensor([[[True, False], [True, False]]])
+        >>> precision_at_recall(scores, mask, recalls=[0.5, 1.0])
+        tensor([[1.0000, 0.6667]], dtype=torch.float64)
+    """
+    if not all(0 < recall <= 1 for recall in recalls):
+        raise ValueError(f"recalls: expected numbers in (0, 1], got {list(recalls)}")
+    hits, taken = _thresholds(scores, mask)
+    found = hits.double() / hits[:, -1:].clamp(min=1)
+    levels = torch.tensor(list(recalls), dtype=torch.float64, device=found.device)
+    levels = levels.expand(len(found), -1) - 1e-12  # rounding
+    at = torch.searchsorted(found, levels.contiguous()).clamp(max=hits.shape[1] - 1)
+    return hits.gather(1, at).double() / taken.gather(1, at).clamp(min=1)
 
 
 @_measure
