@@ -9,7 +9,7 @@ from pathlib import Path
 
 import infsa_explain
 from infsa_explain.data import PhotoDigits
-from infsa_explain.heatmap import grid
+from infsa_explain.figures import grid
 
 TWINS = {
     "linear": ("infvit_linear_digits", ("visits", "perron", "linear", "degree")),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import cv2
 import numpy as np
@@ -194,11 +194,3 @@ def _paint(
     weight = (opacity * (FLOOR + (1 - FLOOR) * np.sqrt(fraction))).astype(np.float32)
     blended = cv2.blendLinear(np.ascontiguousarray(colour), ground, weight, 1 - weight)
     return np.asarray(blended, dtype=np.uint8)
-
-
-def __getattr__(name: str) -> Any:  # TODO: remove with the patch of mapping.py
-    from . import figures
-
-    if name in ("figure", "grid"):
-        return getattr(figures, name)
-    raise AttributeError(name)

@@ -11,13 +11,10 @@ import numpy as np
 from torch import nn
 
 from .data.samples import Sample
-from .graphs import capture
-from .heatmap import figure
-from .methods import get_method
-from .methods.explaining import Explanation, explain_graphs
-from .preprocessing import preprocess, visible_region
+from .figures import figure
+from .views import view
 
-__all__ = ["caption", "write_maps"]
+__all__ = ["write_maps"]
 
 
 def write_maps(
@@ -44,50 +41,21 @@ def write_maps(
     Yields:
         The paths, as they are written. Nothing is written before every method is known to work.
     """
-    graphs = capture(model, preprocess(model, sample.image))
-    explanations = [
-        explain_graphs(
-            graphs,
-            get_method(name),
-            layer=layer,
-            head=head,
-            gamma=gamma,
-            seeds=[sample.image_id],
-        )
-        for name in methods
-    ]
+    seen = view(model, sample.image, boxes=sample.boxes, seed=sample.image_id)
+    looks = [seen.explain(method, layer, head, gamma) for method in methods]
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^\w.-]+", "_", sample.image_id).lstrip(".-") or "image"
-    seen = visible_region(model, sample.image)
-    for explanation in explanations:
-        path = folder / f"{stem}.{explanation.method}"
-        raw = explanation.maps[0].cpu().numpy()
-        np.save(path.with_name(path.name + ".npy"), raw)
+    for look in looks:
+        path = folder / f"{stem}.{look.explanation.method}"
+        np.save(path.with_name(path.name + ".npy"), look.scores)
         yield path.with_name(path.name + ".npy")
-        picture = figure(
-            seen, raw, title=prediction(model, explanation), caption=caption(explanation)
+        drawn = figure(
+            seen.pixels,
+            look.scores,
+            title=seen.prediction,
+            caption=look.caption,
+            boxes=seen.boxes,
         )
-        picture.savefig(path.with_name(path.name + ".png"), dpi=150)
+        drawn.savefig(path.with_name(path.name + ".png"), dpi=150)
         yield path.with_name(path.name + ".png")
-
-
-def prediction(model: nn.Module, explanation: Explanation, index: int = 0) -> str:
-    """The predicted class and its probability, such as "predicted: goldfish, 93%"."""
-    probabilities = explanation.logits[index].float().softmax(-1)
-    best = int(probabilities.argmax())
-    names = getattr(model, "class_names", None)
-    return f"predicted: {names[best] if names else f'class {best}'}, {probabilities[best]:.0%}"
-
-
-def caption(explanation: Explanation) -> str:
-    """Which method, layers and heads a map is of."""
-    parts = [explanation.method]
-    if explanation.layers:
-        numbers = [str(layer) for layer in explanation.layers]
-        parts.append(f"layer{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}")
-    if explanation.heads is not None and len(explanation.heads) == 1:
-        parts.append(f"head {explanation.heads[0]}")
-    elif explanation.heads is not None:
-        parts.append(f"mean of {len(explanation.heads)} heads")
-    return ", ".join(parts)

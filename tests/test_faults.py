@@ -140,9 +140,8 @@ class TestInterrupted:
         )
         code, _, stderr = cli(*options[:-1])
         assert code == 130
-        assert (
-            stderr == "nothing is kept: with --out, --resume could go on from here\ninterrupted\n"
-        )
+        kept = "nothing is kept: with --out, --resume could go on from here\n"
+        assert stderr == kept + "interrupted\n"
         monkeypatch.undo()
         assert cli(*options, run, "--resume")[0] == 0
         assert read_rows(run) == read_rows(tmp_path / "whole")

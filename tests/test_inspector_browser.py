@@ -65,8 +65,6 @@ def lab(tmp_path):
     for name in ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         places[name] = str(tmp_path / name.lower())
         Path(places[name]).mkdir()
-    config = Path(places["JUPYTER_CONFIG_DIR"]) / "jupyter_lab_config.json"
-    config.write_text('{"LabApp": {"news_url": null}}')  # which it would ask about
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
     command += ["--ip=127.0.0.1", f"--IdentityProvider.token={token}"]
     with (tmp_path / "lab.log").open("w") as log:

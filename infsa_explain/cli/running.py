@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..data import ImageData
-    from ..evaluate import Measure, RunFolder
+    from ..evaluate import Measure
 
 __all__ = ["Saving", "run"]
 
@@ -109,6 +109,7 @@ def _measure(
     own = shard.of(len(images))
     rows: list[dict[str, Any]] = []
     skipped: list[str] = []
+    finished: dict[str, int] = {}
     keys = {key: " ".join(filter(None, key)) for key in models}
     with ExitStack() as stack:
         advance = stack.enter_context(
@@ -143,9 +144,11 @@ def _measure(
         for (name, checkpoint), model in models.items():
             key = keys[name, checkpoint]
             done = 0 if folder is None else folder.done.get(key, 0)
+            finished[key] = done
             advance(done)
 
             def on_image(count: int, key: str = key) -> None:
+                finished[key] += count
                 if folder is not None:
                     folder.commit(key, count)
                 advance(count)
@@ -163,7 +166,7 @@ def _measure(
                     on_skip=on_skip,
                 )
             except KeyboardInterrupt:
-                _say_what_is_done(folder, len(own) * len(models))
+                _say_what_is_done(sum(finished.values()), len(own) * len(models), saving.out)
                 raise
     _say_what_is_missing(images, len(skipped))
     if not rows and own:
@@ -171,15 +174,14 @@ def _measure(
     return rows, None if folder is None else folder.path
 
 
-def _say_what_is_done(folder: RunFolder | None, total: int) -> None:
+def _say_what_is_done(images: int, total: int, out: Path | None) -> None:
     """On stderr: what is kept of a run that is interrupted, and how to go on."""
-    if folder is None:
+    if out is None:
         print("nothing is kept: with --out, --resume could go on from here", file=sys.stderr)
-    elif folder.path.exists():
+    elif images:
         print(
-            f"{sum(folder.done.values())} of {total} images are done and kept in {folder.path}: "
-            f"the same command with --resume goes on, `infsa-explain report {folder.path}` shows "
-            "what there is",
+            f"{images} of {total} images are done and kept in {out}: the same command with "
+            f"--resume goes on, `infsa-explain report {out}` shows what there is",
             file=sys.stderr,
         )
 
