@@ -59,8 +59,9 @@ def patch_fill(
         patch embeddings of each image and of its fill.
 
     Raises:
-        ValueError: for an unknown fill or what it lacks; for ``"drop"`` with a model that is no
-            timm ``VisionTransformer``; on calling, for a mask that is not of the model's grid.
+        ValueError: for an unknown fill or what it lacks; on calling ``predict_masked``, for a mask
+            that is not of the model's grid, or ``"drop"`` in another model than timm's
+            ``VisionTransformer``.
 
     Example:
         >>> import infsa_explain
@@ -90,7 +91,7 @@ def patch_fill(
         if removed.shape != (len(inputs), *grid):
             expected = (len(inputs), *grid)
             raise ValueError(f"removed must be {expected}, got {tuple(removed.shape)}")
-        clean, filled = inputs.view(len(inputs), 2, *places, -1).unbind(1)
+        clean, filled = inputs.reshape(len(inputs), 2, *places, -1).unbind(1)
         with eval_mode(body):
             if fill == "drop":
                 logits = classify_kept(body, clean, filled, removed)

@@ -284,7 +284,7 @@ def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
         (("morf", "--head", "99"), 2, "head 99 is out of range"),
         (("morf", "--gamma", "1"), 2, "gamma must lie in (0, 1)"),
         (("morf", "--fill", "grey"), 2, "unknown fill 'grey'"),
-        (("morf", "--steps", "many"), 2, "--steps must be a number or 'full'"),
+        (("morf", "--steps", "many"), 2, "--steps must be a number or 'few' or 'full'"),
         (("morf", "--steps", "500"), 2, "steps"),
         (("morf", "--data", "nowhere"), 2, "'nowhere'"),
         (("morf", "--limit", "0"), 2, "size must be at least 1"),

@@ -66,8 +66,10 @@ def test_constant_model_has_aoc_zero(order):
         (None, list(range(13))),
         (12, list(range(13))),
         (1, [0, 12]),
-        (4, [0, 1, 3, 7, 12]),  # 12 (s/4)² = 0, 0.75, 3, 6.75, 12
-        (6, [0, 1, 2, 3, 5, 8, 12]),  # 12 (s/6)² = 0, 0.33 → 1, 1.33 → 2, 3, 5.33, 8.33, 12
+        (4, [0, 2, 5, 8, 12]),  # 12 (s/4)^1.25 = 0, 2.12, 5.05, 8.38, 12
+        (6, [0, 1, 3, 5, 7, 10, 12]),  # 12 (s/6)^1.25 = 0, 1.28, 3.04, 5.05, 7.23, 9.55, 12
+        (10, [0, 1, 2, 3, 4, 5, 6, 8, 9, 11, 12]),  # 0.67 → 1, 1.60, 2.66, 3.82, 5.05, 6.34, …
+        ("few", [0, 5, 12]),  # 12 // 4 − 1 = 2 steps, 3 points of 13
         ([0, 5, 12], [0, 5, 12]),
         (np.array([0, 2, 12]), [0, 2, 12]),
     ],
@@ -195,6 +197,21 @@ def test_batches_do_not_change_the_curve(batch_size):
         single = deletion_curve(share_left, images[one], targets[one], scores[one], seeds=ids[one])
         assert single.probabilities.equal(whole.probabilities[one])
         assert single.tied.equal(whole.tied[one])
+
+
+@pytest.mark.parametrize(
+    ("grid", "steps"), [((14, 14), 24), ((8, 8), 15), ((37, 37), 24), ((2, 2), 1), ((1, 1), 1)]
+)
+def test_few_steps_cost_a_quarter_at_most(grid, steps):
+    def predict_masked(images, removed):
+        return (~removed).double().mean((1, 2))[:, None]
+
+    images, targets = torch.zeros(1, 1, 1, 1), torch.tensor([0])
+    curve = deletion_curve(predict_masked, images, targets, torch.rand(1, *grid), steps="few")
+    assert curve.probabilities.shape == (1, steps + 1)
+    torch.testing.assert_close(curve.probabilities[0], 1 - curve.fractions, rtol=0, atol=1e-15)
+    patches = grid[0] * grid[1]
+    assert steps == 1 or steps + 1 <= (patches + 1) / 4
 
 
 def test_images_at_one_step_share_a_batch():
@@ -333,10 +350,11 @@ IMAGES, TARGETS, SCORES = random_batch(2)
         ({"targets": TARGETS[:1]}, r"targets: expected shape \(2,\), got \(1,\)"),
         ({"targets": TARGETS - 5}, "targets: expected class indices from 0"),
         ({"targets": TARGETS + 5}, "targets: expected indices below K = 2, got"),
-        ({"steps": 0}, "steps: expected None, 1 to 12 steps, or a sequence of counts, got 0"),
-        ({"steps": 13}, "steps: expected None, 1 to 12 steps"),
-        ({"steps": True}, "steps: expected None, 1 to 12 steps"),
-        ({"steps": 2.5}, "steps: expected None, 1 to 12 steps"),
+        ({"steps": 0}, "steps: expected None, 'few', 1 to 12 steps, or a sequence of .*, got 0"),
+        ({"steps": 13}, "steps: expected None, 'few', 1 to 12 steps"),
+        ({"steps": True}, "steps: expected None, 'few', 1 to 12 steps"),
+        ({"steps": 2.5}, "steps: expected None, 'few', 1 to 12 steps"),
+        ({"steps": "some"}, "counts that rise from 0 to all 12 patches, got some"),
         ({"steps": [1, 12]}, "steps: expected counts that rise from 0 to all 12 patches"),
         ({"steps": [0, 11]}, "counts that rise from 0 to all 12 patches"),
         ({"steps": [0, 4, 4, 12]}, "counts that rise from 0 to all 12 patches"),

@@ -42,14 +42,18 @@ FIRST_METHODS = "visits,linear,centre,random"
 EVERYTHING = ("morf", "boxes", "align", "focus", "sanity")
 METRICS = (*EVERYTHING, "infidelity", "sensitivity", "accuracy")
 FillOption = Annotated[str, typer.Option(help="mean, black, blur, noise or drop.")]
-StepsOption = Annotated[str, typer.Option(help="Points of the curve, or 'full': every patch.")]
+StepsOption = Annotated[
+    str, typer.Option(help="Of the curve: a number, 'few' (at most 24), or 'full': every patch.")
+]
 BoxesOption = Annotated[str, typer.Option(help="Of an image: all, or those of its label.")]
 AmpOption = Annotated[bool, typer.Option("--amp", help="bfloat16 autocast.")]
 
 
-def number_of_steps(steps: str) -> int | None:
+def number_of_steps(steps: str) -> int | Literal["few"] | None:
     """What --steps says; None for one patch a step."""
-    return None if steps == "full" else integer("--steps", steps, "'full'")
+    if steps == "full":
+        return None
+    return "few" if steps == "few" else integer("--steps", steps, "'few' or 'full'")
 
 
 def chosen_boxes(boxes: str) -> Literal["all", "label"]:
@@ -70,7 +74,7 @@ def morf(
     head: HeadOption = None,
     gamma: GammaOption = None,
     fill: FillOption = "mean",
-    steps: StepsOption = "24",
+    steps: StepsOption = "few",
     target: TargetOption = "predicted",
     floor: Annotated[float, typer.Option(help="Clean probability below which AOC is void.")] = 0.0,
     limit: LimitOption = 50,
@@ -273,7 +277,7 @@ def evaluate(
     gamma: GammaOption = None,
     target: TargetOption = "predicted",
     fill: FillOption = "mean",
-    steps: StepsOption = "24",
+    steps: StepsOption = "few",
     boxes: BoxesOption = "all",
     limit: LimitOption = 50,
     batch_size: Annotated[int, typer.Option(help="Masked images a forward pass.")] = 16,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from infsa_metrics import FILLS, deletion_curve
@@ -36,17 +36,17 @@ class Morf(MapOptions):
     Attributes, besides those of :class:`MapOptions`:
         fill: what removed patches become: ``"mean"``, ``"black"``, ``"blur"``, ``"noise"``, or
             ``"drop"``. Numbers with different fills are not comparable.
-        steps: points of the curve, denser early; None for one patch a step.
+        steps: of the curve, as ``deletion_curve`` takes them; None for one patch a step.
         floor: images whose clean probability is not above it have no AOC and are counted apart.
-        batch_size: masked images a forward pass; None for about as many as are fastest: 2,048
-            patches' worth on the CPU and 32,768 on a GPU.
+        batch_size: most masked images a forward pass; None for 2,048 patches' worth of them on
+            the CPU, which is about where it is fastest, and 32,768 on a GPU.
         amp: bfloat16 autocast.
     """
 
     name: ClassVar[str] = "morf"
 
     fill: str = "mean"
-    steps: int | None = None
+    steps: int | Literal["few"] | None = None
     floor: float = 0.0
     batch_size: int | None = None
     amp: bool = False
@@ -57,7 +57,10 @@ class Morf(MapOptions):
             raise ValueError(f"unknown fill {self.fill!r}; one of {', '.join([*FILLS, 'drop'])}")
 
     def pass_size(self, model: nn.Module, images: Tensor) -> int:
-        """Masked images a forward pass; with ``drop``, which halves the tokens, those of a step."""
+        """Most masked images a forward pass; for ``drop`` no more than there are at one step.
+
+        Tokens that are dropped leave room for twice as many on average.
+        """
         gh, gw = patch_grid(model, images)
         dropping = self.fill == "drop"
         size = self.batch_size

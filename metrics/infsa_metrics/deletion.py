@@ -20,6 +20,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+#: ``None``, one patch a step; a number of steps, or ``"few"``; or counts of removed patches.
+Steps = int | Literal["few"] | Sequence[int] | None
+#: ``"few"``, where that costs at most a quarter of all patches one by one.
+FEW_STEPS = 24
 #: ``predict_masked(images (B, C, H, W), removed (B, gh, gw) bool) -> probabilities (B, K)``
 PredictMasked = Callable[[Tensor, Tensor], Tensor]
 
@@ -141,7 +145,7 @@ def deletion_curve(
     patch_scores: Tensor,
     *,
     order: Literal["morf", "lerf"] = "morf",
-    steps: int | Sequence[int] | None = None,
+    steps: Steps = None,
     seeds: Sequence[int | str] | None = None,
     batch_size: int = 64,
 ) -> DeletionCurve:
@@ -155,9 +159,10 @@ def deletion_curve(
         patch_scores: (B, gh, gw), finite; ranked once, higher is more relevant.
         order: ``"morf"`` removes the most relevant first; ``"lerf"`` walks the same ranking
             backwards.
-        steps: ``None``, one patch a step; S <= gh·gw, S steps that are denser early, where curves
-            bend (the count removed after step s is P (s/S)², rounded, raised where needed so that
-            every step removes a patch); or the counts themselves, from 0 up to P = gh·gw.
+        steps: ``None``, one patch a step; S <= P = gh·gw, S steps that are a little denser early,
+            where curves bend (the count removed after step s is P (s/S)^1.25, rounded, raised where
+            needed so that every step removes a patch); ``"few"``, 24 of them, or as many as cost a
+            quarter of ``None`` if that is fewer; or the counts themselves, from 0 up to P.
         seeds: B image identities, for breaking ties; see :func:`rank_patches`.
         batch_size: most masked images shown to the model at once. (Step, image) pairs fill the
             batches, all images at one step before the next, so that memory does not grow with the
@@ -211,16 +216,19 @@ def deletion_curve(
     return DeletionCurve(fractions, probabilities, _tied_share(scores), order)
 
 
-def _removed_counts(steps: int | Sequence[int] | None, patches: int) -> Tensor:
+def _removed_counts(steps: Steps, patches: int) -> Tensor:
     """Return how many patches are gone at each point of the curve: (S+1,), from 0 to all."""
     if steps is None:
         return torch.arange(patches + 1)
+    if isinstance(steps, str) and steps == "few":
+        steps = max(1, min(FEW_STEPS, patches // 4 - 1))
     if not isinstance(steps, Iterable):
         valid = _is_int(steps) and 1 <= steps <= patches
-        _require(valid, "steps", f"None, 1 to {patches} steps, or a sequence of counts", steps)
+        expected = f"None, 'few', 1 to {patches} steps, or a sequence of counts"
+        _require(valid, "steps", expected, steps)
         s = torch.arange(steps + 1)
-        quadratic = (patches * (s.double() / steps) ** 2).round().long()
-        return (quadratic - s).cummax(0).values + s  # at least one patch a step
+        removed = (patches * (s.double() / steps) ** 1.25).round().long()
+        return (removed - s).cummax(0).values + s  # at least one patch a step
     counts = [int(count) for count in steps if _is_int(count)]
     rises = all(a < b for a, b in zip(counts, counts[1:], strict=False))
     valid = len(counts) == len(steps) and rises and counts[:1] == [0] and counts[-1] == patches
