@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import os
 import sys
@@ -23,6 +25,7 @@ def main() -> None:
     the command shows the traceback, and where a warning comes from.
     """
     debug = "--debug" in sys.argv[1:2]
+    atexit.register(gc.freeze)  # else Python goes through all objects of torch once more: a second
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a locale may lack the letters of a table
             stream.reconfigure(errors="backslashreplace")

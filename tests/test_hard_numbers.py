@@ -38,6 +38,7 @@ OF_MAPS = ("rank_correlation", "ssim", "agreement", "stability")
 DELETION = ("deletion_curve", "rank_patches", "srg")
 FAITHFUL = ("infidelity", "sensitivity_max")
 STATISTICS = ("bootstrap_mean", "paired_test", "holm")
+CURVES = ("precision_at_recall",)
 OTHERS = ("prevalence", "token_similarity", "box_mask", "pixel_fill")
 
 
@@ -45,7 +46,7 @@ def test_every_measure_is_here():
     here = {*BY_RANK, *BY_VALUE, *SHARPNESS, *ALIKE, *OF_MAPS, *DELETION, *FAITHFUL, *STATISTICS}
     no_measures = {"FILLS", "register_fill"}
     functions = {name for name in m.__all__ if name[0].islower()} - no_measures
-    assert functions == here | set(OTHERS)
+    assert functions == here | {*CURVES, *OTHERS}
 
 
 def test_every_centrality_is_here():
@@ -90,7 +91,10 @@ class TestBoxes:
             close(value, measure(ranks(scores), mask, **options), 0)
             assert value.isnan().item() == (mask.all() or not mask.any())
             assert value.isnan() or 0 <= value <= 1
+        curve = m.precision_at_recall(scores, mask, recalls=[0.2, 1.0])
+        close(curve, m.precision_at_recall(ranks(scores), mask, recalls=[0.2, 1.0]), 0)
         if mask.any() and not mask.all():
+            assert ((curve > 0) & (curve <= 1)).all()
             truth, order = mask.flatten(), ranks(scores).flatten()
             close(m.average_precision(scores, mask), average_precision_score(truth, order))
             close(m.roc_auc(scores, mask), roc_auc_score(truth, order))
@@ -111,6 +115,7 @@ class TestBoxes:
         mask = case[1]
         constant, share = torch.full(mask.shape, value, dtype=torch.float64), m.prevalence(mask)
         close(m.average_precision(constant, mask), share)
+        close(m.precision_at_recall(constant, mask, recalls=[0.5])[:, 0], share)
         close(m.rank_accuracy(constant, mask), share)
         close(m.iou_at_best(constant, mask), share)
         close(m.pointing_game(constant, mask, tolerance=0), share)

@@ -221,7 +221,7 @@ def hooked(part):
 
 
 def with_convolution(**arguments):
-    model = build("softmax")
+    model = build("softmax", dynamic_img_size=True)
     model.patch_embed.proj = nn.Conv2d(3, 16, **arguments).double()
     return model
 
@@ -255,8 +255,9 @@ OTHERS = {
     "its own forward": shifted,
     "forward of the instance": with_forward,
     "overlapping patches": lambda: with_convolution(kernel_size=10, stride=8, padding=1),
+    "patches that are shifted": lambda: with_convolution(kernel_size=8, stride=8, padding=4),
     "gaps between patches": lambda: with_convolution(kernel_size=4, stride=8),
-    "dilated patches": lambda: with_convolution(kernel_size=4, stride=8, dilation=2),
+    "dilated patches": lambda: with_convolution(kernel_size=8, stride=8, dilation=2),
     "a norm that is not of tokens": with_norm,
     "hook on the model": lambda: hooked("model"),
     "hook on the embedding": lambda: hooked("patch_embed"),
