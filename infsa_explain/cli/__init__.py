@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from .benchmarking import bench
 from .listing import methods, models
 from .looking import map_images
 from .measuring import accuracy, align, boxes, evaluate, morf, sanity
@@ -42,6 +43,7 @@ for command in (
     report,
     gallery,
     train,
+    bench,
     models,
     methods,
 ):

@@ -1,0 +1,31 @@
+"""Time, memory, arithmetic and energy of InfSA and its rivals in one Vision Transformer."""
+
+from __future__ import annotations
+
+from .measuring import Measurement, OutOfMemory, TooSlow, measure
+from .mechanisms import FUSED, MECHANISMS, Mechanism
+from .reporting import paper_table, plot, table, write
+from .running import CsvFile, Row, bench, exponent, extrapolate
+from .settings import Setting, build, count
+
+__all__ = [
+    "FUSED",
+    "MECHANISMS",
+    "CsvFile",
+    "Measurement",
+    "Mechanism",
+    "OutOfMemory",
+    "Row",
+    "Setting",
+    "TooSlow",
+    "bench",
+    "build",
+    "count",
+    "exponent",
+    "extrapolate",
+    "measure",
+    "paper_table",
+    "plot",
+    "table",
+    "write",
+]

@@ -1,0 +1,165 @@
+"""The benchmark's tables and plots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..files import replacing, write_text
+from ..report.tables import PALETTE, Table, markers
+from .mechanisms import FUSED, MECHANISMS
+from .running import Row
+from .settings import Setting, count
+
+__all__ = ["paper_table", "plot", "table", "write"]
+
+NOTE = (
+    "Time is of one batch, the median (with one thread on a CPU the processor's, otherwise the "
+    "clock's); ~ is extrapolated with the exponent of time in tokens "
+    "(fitted to the largest three sizes measured). × is the time of fused softmax by that of the "
+    "row: more than 1 is faster. Memory is the peak of the whole process on a CPU, Python and "
+    "PyTorch included, and PyTorch's allocations on a GPU. GFLOPs, two a multiply-add, are "
+    "counted by torch.utils.flop_counter: matrix products and convolutions alone; for fused "
+    "softmax and for Pure InfSA, whose products it cannot see (custom autograd, in-place and "
+    "oneDNN operators), those of the textbook form. OOM (predicted): one N×N float32 matrix a "
+    "head exceeds the memory available, so it was not tried. With --compile the compiler may turn "
+    "materialised softmax into the fused one."
+)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """All rows, with their ratios to fused softmax."""
+    first = rows[0]
+    what = "training step (AdamW)" if first.train else "inference"
+    title = (
+        f"{what}, depth {first.depth}, width {first.width}, {first.heads} heads, batch "
+        f"{first.batch_size}, {'bfloat16 autocast' if first.amp else 'float32'}"
+        f"{', compiled' if first.compiled else ''}, {_place(first.device)}, "
+        f"PyTorch {torch.__version__}"
+    )
+    headings = (
+        ("size", "tokens", "mechanism", "time of a batch", "× fused", "images/s", "exponent")
+        + ("peak memory", "parameters", "GFLOPs", "energy an image")
+    )  # fmt: skip
+    guessed = {r.tokens for r in rows if r.mechanism == FUSED and r.state == "extrapolated"}
+    return Table(title, headings, [_cells(row, row.tokens in guessed) for row in rows], NOTE)
+
+
+def _cells(row: Row, reference_guessed: bool) -> tuple[str, ...]:
+    about = "~" if row.state == "extrapolated" else ""
+    ratio, rate = row.speed_to_fused, row.images_per_second
+    return (
+        str(row.size),
+        f"{row.tokens:,}",
+        row.mechanism,
+        row.state if row.seconds is None else about + _duration(row.seconds),
+        "—" if ratio is None else f"{'~' if reference_guessed else about}{ratio:.2f}",
+        "—" if rate is None else f"{about}{rate:.3g}",
+        "—" if row.exponent is None else f"{row.exponent:.2f}",
+        "—" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f} GiB",
+        f"{row.parameters / 1e6:.1f}M",
+        f"{row.gflops:,.1f}",
+        _energy(row),
+    )
+
+
+def _energy(row: Row) -> str:
+    if row.joules_per_image is not None:
+        return f"{row.joules_per_image:.3g} J"
+    return "not measurable here" if row.state == "measured" else "—"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 10 else f"{1e3 * seconds:,.0f} ms"
+
+
+def _place(device: str) -> str:
+    if device == "cpu":
+        return f"CPU, {torch.get_num_threads()} of {os.cpu_count()} threads"
+    return torch.cuda.get_device_name(device)
+
+
+def paper_table(rows: Sequence[Row]) -> Table:
+    """The figures of arXiv 2603.00175, and what these rows and PyTorch's counter say of them."""
+    at = {(row.mechanism, row.size): row for row in rows}
+    linear = at.get(("linear", 1024))
+    speeds = []
+    for name in ("softmax", "softmax-fused"):
+        other = at.get((name, 1024))
+        if linear and other and linear.seconds and other.seconds:
+            about = "~" if "extrapolated" in (linear.state, other.state) else ""
+            speeds.append(f"{about}{other.seconds / linear.seconds:.1f}× {name}")
+    largest = at.get(("linear", 9216))
+    macs = {
+        (name, depth): f"{count(Setting(name, 224, depth=depth))[1] / 2e9:.1f}"
+        for name in ("linear", "linear-textbook", "softmax")
+        for depth in (4, 24)
+    }
+    work = "; ".join(
+        f"{depth} layers: {macs['softmax', depth]} softmax, {macs['linear-textbook', depth]} "
+        f"Linear-InfSA by the textbook, {macs['linear', depth]} as it is here"
+        for depth in (4, 24)
+    )
+    cells = (
+        ("Linear-InfSA against softmax, 1024×1024", "13×", ", ".join(speeds) or "not measured"),
+        ("GFLOPs at 224×224, 4 layers", "59", f"multiply-adds, 10⁹: {work}"),
+        ("9216×9216, Linear-InfSA", "fits in memory", _largest(largest)),
+    )
+    note = (
+        "The 59 GFLOPs do not add up for 4 layers of width 1024: counted in multiply-adds, about "
+        "59·10⁹ is what 24 layers take; in operations, two a multiply-add, 4 layers take "
+        f"{2 * float(macs['linear-textbook', 4]):.0f}·10⁹."
+    )
+    return Table("beside the paper's figures", ("figure", "paper", "here"), cells, note)
+
+
+def _largest(row: Row | None) -> str:
+    if row is None:
+        return "not measured"
+    memory = "" if row.peak_bytes is None else f", peak {row.peak_bytes / 2**30:.2f} GiB"
+    return row.state + memory
+
+
+def plot(rows: Sequence[Row]) -> Any:
+    """Time and peak memory over tokens, both logarithmic; hollow is extrapolated. A Figure."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    time, memory = figure.subplots(1, 2)
+    for index, name in enumerate(MECHANISMS):
+        own = sorted((row for row in rows if row.mechanism == name), key=lambda row: row.tokens)
+        timed = [row for row in own if row.seconds is not None]
+        if not timed:
+            continue
+        style = {
+            "color": PALETTE[index % len(PALETTE)],
+            "marker": markers(index) or ".",
+            "markersize": 5,
+        }
+        power = max(timed, key=lambda row: (row.state == "measured", row.tokens)).exponent
+        label = name if power is None else f"{name}, N^{power:.2f}"
+        time.plot([r.tokens for r in timed], [r.seconds for r in timed], label=label, **style)
+        guessed = [row for row in timed if row.state == "extrapolated"]
+        hollow = {**style, "linestyle": "", "markerfacecolor": "white", "zorder": 3}
+        time.plot([r.tokens for r in guessed], [r.seconds for r in guessed], **hollow)
+        sized = [(row.tokens, row.peak_bytes / 2**30) for row in own if row.peak_bytes]
+        memory.plot(*zip(*sized, strict=True), **style)
+    for axis, label in ((time, "time of a batch (s)"), (memory, "peak memory (GiB)")):
+        axis.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=label)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    return figure
+
+
+def write(folder: Path, rows: Sequence[Row]) -> None:
+    """Write ``bench.md``, ``bench.png`` and ``bench.svg``; ``bench.csv`` is there by then."""
+    tables = (table(rows), paper_table(rows))
+    write_text(folder / "bench.md", "\n".join(each.markdown() for each in tables))
+    figure = plot(rows)
+    for ending in ("png", "svg"):
+        with replacing(folder / f"bench.{ending}") as temporary:
+            figure.savefig(temporary, dpi=150)

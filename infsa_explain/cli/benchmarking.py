@@ -1,0 +1,81 @@
+"""The command that measures speed and memory."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from .options import DeviceOption, JsonOption, OutOption, integer, torch_device
+from .output import print_table, progress
+
+
+def bench(
+    sizes: Annotated[str, typer.Option(help="Sides of the images, multiples of 16.")] = "224,512",
+    mechanisms: Annotated[
+        str, typer.Option(help="Comma-separated names, or 'all'; softmax-fused always comes along.")
+    ] = "all",
+    depth: Annotated[int, typer.Option(help="Layers.")] = 4,
+    width: Annotated[int, typer.Option(help="Width of the tokens.")] = 1024,
+    heads: Annotated[int, typer.Option(help="Heads a layer.")] = 64,
+    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 1,
+    train: Annotated[bool, typer.Option("--train", help="A training step, not inference.")] = False,
+    amp: Annotated[bool, typer.Option("--amp", help="bfloat16 autocast.")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="By torch.compile.")] = False,
+    repeats: Annotated[int, typer.Option(help="Batches timed, after one to warm up.")] = 5,
+    budget: Annotated[
+        float, typer.Option(help="Seconds a cell may take; more is extrapolated and marked ~.")
+    ] = 120,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time, memory, GFLOPs and energy of InfSA and rival attention mechanisms.
+
+    With --out it writes bench.csv, row by row, and at the end, or when interrupted, bench.md and
+    plots.
+
+    Example: infsa-explain bench --sizes 224,512,1024 --mechanisms linear,pure --out runs/bench
+    """
+    from dataclasses import asdict
+
+    from ..bench import FUSED, MECHANISMS, CsvFile, Row, Setting, paper_table, table, write
+    from ..bench import bench as run
+
+    names = [*MECHANISMS] if mechanisms == "all" else [n.strip() for n in mechanisms.split(",")]
+    sides = [integer("--sizes", size, "several with commas") for size in sizes.split(",")]
+    like = Setting(
+        FUSED,
+        sides[0],
+        depth=depth,
+        width=width,
+        heads=heads,
+        batch_size=batch_size,
+        train=train,
+        amp=amp,
+        compiled=compiled,
+        device=torch_device(device),
+    )
+    measured = run(sides, names, like, repeats=repeats, budget=budget)
+    file = None if out is None else CsvFile(out / "bench.csv")
+    rows: list[Row] = []
+    cells = len(set(sides)) * len({FUSED, *names})
+    try:
+        with file or nullcontext(), progress("cells", cells) as advance:
+            for row in measured:
+                rows.append(row)
+                if file is not None:
+                    file.append(row)
+                advance(1)
+    finally:
+        if rows:
+            if out is not None:
+                write(out, rows)
+            if as_json:
+                print(json.dumps([asdict(row) for row in rows], indent=2))
+            else:
+                for each in (table(rows), paper_table(rows)):
+                    print_table(each.title, each.headings, each.cells)
+                    print(each.note + "\n")

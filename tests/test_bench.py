@@ -1,0 +1,356 @@
+"""The benchmark: rivals against their formulas, arithmetic against the paper's, states of cells."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from infsa_explain.__main__ import main
+from infsa_explain.bench import (
+    FUSED,
+    MECHANISMS,
+    CsvFile,
+    Measurement,
+    OutOfMemory,
+    Setting,
+    TooSlow,
+    bench,
+    build,
+    count,
+    exponent,
+    extrapolate,
+    measure,
+    paper_table,
+    table,
+    write,
+)
+from infsa_explain.bench.energy import joules_counter
+from infsa_explain.bench.measuring import measure_here
+from infsa_explain.bench.mechanisms import (
+    Linformer,
+    Nystromformer,
+    Performer,
+    ReluLinear,
+    softmax_weights,
+)
+from infsa_explain.bench.settings import available_memory, least_bytes, work
+
+SMALL = Setting(FUSED, 64, depth=1, width=32, heads=4)
+
+
+@pytest.fixture
+def qkv():
+    """Queries, keys and values (2, 3, 23, 8) in float64."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(3, 2, 3, 23, 8, generator=generator, dtype=torch.float64).unbind()
+
+
+def softmax_attention(q, k, v):
+    """By NumPy, head by head."""
+    q, k, v = (x.numpy() for x in (q, k, v))
+    scores = np.exp(np.einsum("bhid,bhjd->bhij", q, k) / np.sqrt(q.shape[-1]))
+    return torch.from_numpy((scores / scores.sum(-1, keepdims=True)) @ v)
+
+
+@pytest.mark.parametrize("name", [FUSED, "softmax"])
+def test_softmax_is_softmax(name, qkv):
+    mixed = MECHANISMS[name].layer(24, 3).mix(*qkv)
+    torch.testing.assert_close(mixed, softmax_attention(*qkv), rtol=0, atol=1e-12)
+
+
+def test_linformer_with_identity_projections_is_softmax(qkv):
+    layer = type("Whole", (Linformer,), {"tokens": 23})(24, 3).double()
+    assert layer.key_projection.shape == (23, 23)
+    for projection in (layer.key_projection, layer.value_projection):
+        nn.init.eye_(projection)
+    mixed = layer.mix(*qkv)
+    torch.testing.assert_close(mixed, softmax_attention(*qkv), rtol=0, atol=1e-12)
+
+
+def test_linformer_mixes_projected_keys_and_values(qkv):
+    layer = type("Low", (Linformer,), {"tokens": 23, "rank": 5})(24, 3).double()
+    q, k, v = qkv
+    e, f = layer.key_projection.detach(), layer.value_projection.detach()
+    expected = softmax_attention(
+        q, torch.einsum("rn,bhnd->bhrd", e, k), torch.einsum("rn,bhnd->bhrd", f, v)
+    )
+    torch.testing.assert_close(layer.mix(*qkv), expected, rtol=0, atol=1e-12)
+
+
+def test_performer_with_many_features_is_near_softmax(qkv):
+    torch.manual_seed(0)
+    layer = type("Wide", (Performer,), {"features": 10_000})(24, 3).double()
+    qkv = (qkv[0] / 2, qkv[1] / 2, qkv[2])  # the features' variance grows as exp ‖q + k‖²
+    error = layer.mix(*qkv) - softmax_attention(*qkv)
+    assert error.std() < 0.008  # directions that are not uniform leave 0.012 and more
+    few = type("Narrow", (Performer,), {"features": 40})(24, 3).double()
+    assert (few.mix(*qkv) - softmax_attention(*qkv)).std() > 4 * error.std()
+
+
+def test_performer_has_orthogonal_features_of_gaussian_length():
+    torch.manual_seed(0)
+    omega = type("Wide", (Performer,), {"features": 8000})(24, 3).omega
+    block = omega[:8] / omega[:8].norm(dim=1, keepdim=True)
+    torch.testing.assert_close(block @ block.T, torch.eye(8), rtol=0, atol=1e-5)
+    assert omega.square().sum(1).mean().item() == pytest.approx(8, rel=0.03)  # χ² with 8 degrees
+    assert Performer(64, 4).omega.shape == (int(16 * math.log(16)), 16)
+
+
+def test_nystromformer_with_all_landmarks_is_softmax(qkv):
+    layer = type("Exact", (Nystromformer,), {"landmarks": 23, "iterations": 40})(24, 3)
+    torch.testing.assert_close(layer.mix(*qkv), softmax_attention(*qkv), rtol=0, atol=1e-6)
+
+
+def test_nystromformer_is_its_formula_with_numpys_pseudo_inverse(qkv):
+    layer = type("Some", (Nystromformer,), {"landmarks": 4, "iterations": 30})(24, 3)
+    q, k, v = (x[..., :20, :] for x in qkv)
+    q_means, k_means = (x.unflatten(2, (4, 5)).mean(3) for x in (q, k))
+    inverse = torch.from_numpy(np.linalg.pinv(softmax_weights(q_means, k_means).numpy()))
+    expected = softmax_weights(q, k_means) @ inverse @ softmax_attention(q_means, k, v)
+    torch.testing.assert_close(layer.mix(q, k, v), expected, rtol=0, atol=1e-8)
+
+
+def test_relu_linear_is_the_quadratic_form(qkv):
+    q, k, v = qkv
+    weights = torch.relu(q) @ torch.relu(k).transpose(-2, -1)
+    expected = weights @ v / weights.sum(-1, keepdim=True)
+    torch.testing.assert_close(ReluLinear(24, 3).mix(q, k, v), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_fits_the_shell_and_its_counted_form_agrees(name):
+    torch.manual_seed(0)
+    setting = replace(SMALL, mechanism=name)
+    images = torch.randn(2, 3, 64, 64)
+    model = build(setting).eval()
+    outputs = model(images)
+    assert outputs.shape == (2, 1000)
+    counted = build(setting, MECHANISMS[name].counted).eval()
+    counted.load_state_dict(model.state_dict())
+    torch.testing.assert_close(counted(images), outputs, rtol=1e-4, atol=1e-5)
+    work(replace(setting, train=True, amp=True), model.train(), images)
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
+def test_masks_are_refused():
+    with pytest.raises(ValueError, match="ReluLinear takes no attention mask"):
+        ReluLinear(8, 2)(torch.zeros(1, 3, 8), is_causal=True)
+
+
+def test_operations_are_those_counted_by_hand():
+    n, d = 17, 32
+    embedding, classifier = 2 * (n - 1) * 3 * 16 * 16 * d, 2 * d * 1000
+    layer = 2 * n * (4 * d * d + 8 * d * d) + 2 * 2 * n * n * d
+    for name in (FUSED, "softmax", "pure", "pure-textbook"):
+        assert count(replace(SMALL, mechanism=name))[1] == embedding + layer + classifier
+
+
+def test_fifty_nine_gflops_are_multiply_adds_of_24_layers_not_4():
+    def multiply_adds(name, depth):
+        return count(Setting(name, 224, depth=depth))[1] / 2e9
+
+    assert multiply_adds("linear-textbook", 24) == pytest.approx(59.6, abs=0.1)
+    assert multiply_adds("softmax", 24) == pytest.approx(61.6, abs=0.1)
+    assert multiply_adds("linear-textbook", 4) == pytest.approx(10.1, abs=0.1)
+    assert multiply_adds("softmax", 4) == pytest.approx(10.4, abs=0.1)
+
+
+def test_parameters_are_the_models_own():
+    for name in MECHANISMS:
+        setting = replace(SMALL, mechanism=name)
+        assert count(setting)[0] == sum(p.numel() for p in build(setting).parameters())
+
+
+def test_least_bytes_are_one_float32_matrix_a_head():
+    setting = Setting("softmax", 9216)
+    assert setting.tokens == 576**2 + 1 == 331_777
+    assert least_bytes(setting) == 4 * 64 * 331_777**2
+    assert least_bytes(replace(setting, train=True, batch_size=2)) == 8 * 4 * 64 * 331_777**2
+    assert least_bytes(replace(setting, compiled=True)) == 0
+    assert [n for n in MECHANISMS if least_bytes(replace(setting, mechanism=n))] == [
+        "softmax",
+        "pure-textbook",
+    ]
+
+
+def quadratic(setting, repeats, budget):
+    """A machine that takes N² microseconds, and memory for all but Performer."""
+    if setting.mechanism == "performer":
+        raise OutOfMemory
+    seconds = 1e-6 * setting.tokens**2 * (0.5 if setting.mechanism == FUSED else 1)
+    if 2 * seconds > budget:
+        raise TooSlow
+    return Measurement(seconds, repeats, 2**30, 3.0)
+
+
+def rows_of(sizes, names, budget=1.0, like=SMALL):
+    rows = bench(sizes, names, like, repeats=2, budget=budget, measure=quadratic)
+    return {(row.mechanism, row.size): row for row in rows}
+
+
+def test_rows_have_rates_and_ratios_to_fused_softmax():
+    rows = rows_of([64, 128], ["linear"], like=replace(SMALL, batch_size=2))
+    assert list(rows) == [(FUSED, 64), ("linear", 64), (FUSED, 128), ("linear", 128)]
+    row = rows["linear", 128]
+    assert (row.state, row.tokens, row.repeats, row.peak_bytes) == ("measured", 65, 2, 2**30)
+    assert row.seconds == pytest.approx(65**2 / 1e6)
+    assert row.images_per_second == pytest.approx(2e6 / 65**2)
+    assert row.speed_to_fused == pytest.approx(0.5)
+    assert row.exponent == pytest.approx(2)
+    assert row.joules_per_image == 1.5
+    assert rows["linear", 64].exponent is None
+
+
+def test_a_cell_over_its_budget_is_extrapolated_from_smaller_sizes():
+    rows = rows_of([1024], ["linear"])
+    measured = [size for (name, size), row in rows.items() if row.state == "measured"]
+    assert measured == [128, 256, 128, 256]  # 512 would take 2 · 1.05 s of linear, of fused 1.05
+    row = rows["linear", 1024]
+    assert row.state == "extrapolated"
+    assert row.seconds == pytest.approx(4097**2 / 1e6)
+    assert row.exponent == pytest.approx(2)
+    assert row.speed_to_fused == pytest.approx(0.5)
+    assert (row.peak_bytes, row.joules_per_image) == (None, None)
+    cells = {cell[2]: cell for cell in table([row]).cells}
+    assert cells["linear"][3:5] == ("~16.8 s", "~0.50")
+
+
+def test_with_one_affordable_size_a_cell_is_too_slow():
+    row = rows_of([32], ["linear"], budget=1e-5)["linear", 32]
+    assert (row.state, row.seconds, row.speed_to_fused) == ("too slow", None, None)
+
+
+def test_out_of_memory_is_a_result():
+    rows = rows_of([64], ["performer"])
+    assert rows["performer", 64].state == "OOM"
+    assert table([*rows.values()]).cells[1][3] == "OOM"
+
+
+@pytest.mark.skipif(available_memory() is None, reason="nothing says how much memory there is")
+def test_out_of_memory_is_predicted_where_arithmetic_says_so():
+    many = replace(SMALL, batch_size=10**12)
+    row = rows_of([64], ["softmax"], 1e9, many)["softmax", 64]
+    assert (row.state, row.seconds, row.peak_bytes) == ("OOM (predicted)", None, None)
+
+
+def test_exponents_and_extrapolation():
+    times = {n: 3e-4 * n**1.5 for n in (50, 100, 200)} | {10: 7.0}  # three largest alone count
+    assert exponent(times) == pytest.approx(1.5)
+    assert extrapolate(times, 800) == pytest.approx(3e-4 * 800**1.5)
+    assert exponent({100: 1.0}) is None
+    assert extrapolate({}, 10) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mechanism": "magic"}, "mechanism must be one of softmax-fused, .*, got 'magic'"),
+        ({"size": 100}, "size must be a positive multiple of 16, got 100"),
+        ({"heads": 5}, "width must be a multiple of heads, got 32, 5"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_make_no_model_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **change)
+
+
+def test_no_repeats_are_refused():
+    with pytest.raises(ValueError, match="repeats and budget must be positive, got 0 and 120"):
+        bench([64], [FUSED], SMALL, repeats=0)
+
+
+def test_energy_of_cpu_packages_is_summed_through_overflow(tmp_path):
+    assert joules_counter("cpu", tmp_path) is None
+    for name, used in (("intel-rapl:0", 900), ("intel-rapl:1", 10), ("intel-rapl:0:0", 5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(f"{used}\n")
+        (tmp_path / name / "max_energy_range_uj").write_text("999\n")
+    joules = joules_counter("cpu", tmp_path)
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("100\n")  # 900 … 999, 0 … 100
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("30\n")
+    (tmp_path / "intel-rapl:0:0" / "energy_uj").write_text("500\n")  # part of a package
+    assert joules() == pytest.approx(220e-6)
+
+
+def test_a_training_step_is_measured():
+    result = measure_here(replace(SMALL, mechanism="linear", train=True), repeats=3)
+    assert result.repeats == 3
+    assert measure_here(SMALL, repeats=3, enough=0).repeats == 1
+
+
+def test_a_process_of_its_own_has_its_own_peak():
+    ballast = torch.ones(2**26)  # 256 MiB that are not the child's
+    small = measure(SMALL, 1, 300).peak_bytes
+    wide = measure(replace(SMALL, width=2048, depth=2), 1, 300).peak_bytes
+    weights = 4 * count(replace(SMALL, width=2048, depth=2))[0]
+    assert wide - small == pytest.approx(weights, rel=0.25)
+    del ballast
+
+
+def test_a_process_over_its_budget_is_too_slow():
+    with pytest.raises(TooSlow, match=r"takes more than 0\.01 s"):
+        measure(replace(SMALL, width=2048, depth=8), 1, 0.01)
+
+
+def test_a_failing_process_says_why():
+    with pytest.raises(RuntimeError, match="failed: "):
+        measure(replace(SMALL, device="nowhere"), 1, 300)
+
+
+def test_files_of_a_run(tmp_path):
+    rows = list(rows_of([64, 128, 1024], [*MECHANISMS]).values())
+    with CsvFile(tmp_path / "run" / "bench.csv") as file:
+        for index, row in enumerate(rows):
+            file.append(row)
+            text = (tmp_path / "run" / "bench.csv").read_text()
+            assert len(text.splitlines()) == index + 2  # on the disk at once
+    with (tmp_path / "run" / "bench.csv").open() as written:
+        read = list(csv.DictReader(written))
+    assert [float(row["gflops"]) for row in read] == [row.gflops for row in rows]
+    with pytest.raises(ValueError, match="is there already; name another folder in --out"):
+        CsvFile(tmp_path / "run" / "bench.csv")
+    write(tmp_path / "run", rows)
+    assert (tmp_path / "run" / "bench.png").read_bytes()[:4] == b"\x89PNG"
+    text = (tmp_path / "run" / "bench.md").read_text()
+    assert "| 1024 | 4,097 | linear | ~16.8 s | ~0.50 |" in text
+    assert "59·10⁹ is what 24 layers take" in text
+
+
+def test_paper_table_has_speeds_at_1024_beside_13():
+    rows = [*rows_of([1024], ["linear", "softmax"], budget=1e6).values()]
+    assert paper_table(rows).cells[0] == (
+        "Linear-InfSA against softmax, 1024×1024",
+        "13×",
+        "1.0× softmax, 0.5× softmax-fused",
+    )
+    assert paper_table([*rows_of([64], []).values()]).cells[0][2] == "not measured"
+
+
+def test_command_line_keeps_what_was_measured_when_interrupted(monkeypatch, capsys, tmp_path):
+    def interrupted(setting, repeats, budget):
+        if setting.mechanism == "pure":
+            raise KeyboardInterrupt
+        return Measurement(0.25, repeats, 2**30, None)
+
+    monkeypatch.setitem(bench.__kwdefaults__, "measure", interrupted)
+    options = "--sizes 64 --mechanisms linear,pure --depth 1 --width 32 --heads 4 --device cpu"
+    arguments = [*options.split(), "--json", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["infsa-explain", "bench", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["mechanism"], row["seconds"]) for row in rows] == [(FUSED, 0.25), ("linear", 0.25)]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["bench.csv", "bench.md", "bench.png", "bench.svg"]
+    assert len((tmp_path / "bench.csv").read_text().splitlines()) == 3
+    assert "not measurable here" in (tmp_path / "bench.md").read_text()
