@@ -83,8 +83,7 @@ def patch_fill(
     body, grid = _behind_embedding(model), patch_grid(model, images)
     replace = FILLS["mean" if fill == "drop" else fill](mean, std, seed)
     embed: Any = model.patch_embed
-    with eval_mode(model):
-        pair = [embed(x) for x in (images, replace(images).expand_as(images))]
+    pair = [embed(x) for x in (images, replace(images).expand_as(images))]
     places = pair[0].shape[1:-1]  # (gh·gw,), or (gh, gw) where the model resamples positions
 
     def predict_masked(inputs: Tensor, removed: Tensor) -> Tensor:

@@ -45,6 +45,10 @@ FillOption = Annotated[str, typer.Option(help="mean, black, blur, noise or drop.
 StepsOption = Annotated[
     str, typer.Option(help="Of the curve: a number, 'few' (at most 24), or 'full': every patch.")
 ]
+MaskedOption = Annotated[
+    int | None,
+    typer.Option("--batch-size", help="Masked images a forward pass; what is fastest if omitted."),
+]
 BoxesOption = Annotated[str, typer.Option(help="Of an image: all, or those of its label.")]
 AmpOption = Annotated[bool, typer.Option("--amp", help="bfloat16 autocast.")]
 
@@ -78,7 +82,7 @@ def morf(
     target: TargetOption = "predicted",
     floor: Annotated[float, typer.Option(help="Clean probability below which AOC is void.")] = 0.0,
     limit: LimitOption = 50,
-    batch_size: Annotated[int, typer.Option(help="Masked images a forward pass.")] = 16,
+    batch_size: MaskedOption = None,
     device: DeviceOption = "auto",
     amp: AmpOption = False,
     seed: SeedOption = 0,
@@ -280,7 +284,7 @@ def evaluate(
     steps: StepsOption = "few",
     boxes: BoxesOption = "all",
     limit: LimitOption = 50,
-    batch_size: Annotated[int, typer.Option(help="Masked images a forward pass.")] = 16,
+    batch_size: MaskedOption = None,
     device: DeviceOption = "auto",
     amp: AmpOption = False,
     seed: SeedOption = 0,
@@ -314,7 +318,7 @@ def evaluate(
         "align": lambda: evaluate.Alignment(gamma=gamma, seed=seed),
         "focus": lambda: evaluate.Focus(**maps),
         "sanity": lambda: evaluate.Sanity(**maps),
-        "infidelity": lambda: evaluate.Infidelity(**maps, fill=fill, batch_size=batch_size),
+        "infidelity": lambda: evaluate.Infidelity(**maps, fill=fill, batch_size=batch_size or 16),
         "sensitivity": lambda: evaluate.Sensitivity(**maps),
         "accuracy": lambda: evaluate.Accuracy(amp=amp),
     }
