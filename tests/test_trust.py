@@ -274,6 +274,21 @@ class TestRunFolder:
         assert images(tmp_path) == ["a", "b", "c", "d"]
 
 
+def test_names_leave_the_terminal_alone(cli, tmp_path):
+    """In what a command says of images and of the folder they lie in."""
+    folder = tmp_path / "set\x1b[2J"
+    picture(folder / "good.png")
+    (folder / "bad\x1b[31m\n\u202ered.png").write_bytes(b"no image")
+    options = ("--model", "vit_softmax_photos", "--methods", "centre", "--limit", 2)
+    code, stdout, stderr = cli("boxes", "--data", folder, *options)
+    assert code == 0
+    assert "set\\x1b[2J, 2 images" in stdout
+    left_out, total = stderr.splitlines()
+    assert left_out.startswith("left out: image '") and "bad\\x1b[31m\\n\\u202ered.png" in left_out
+    assert total == "1 times an image could not be read and was left out"
+    assert all(line.isprintable() for line in (stdout + stderr).splitlines())
+
+
 def test_a_command_on_a_full_disk(cli, tmp_path, monkeypatch):
     """One line, the rows so far, and after some room is made the numbers of a run undisturbed."""
     options = ("accuracy", "--limit", 20, "--batch-size", 4, "--out")
