@@ -6,6 +6,7 @@ Nothing that a checkpoint holds is ever run.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -23,10 +24,14 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from .conversion import convert
+from .files import replacing
 from .graphs import attention_layers
 from .preprocessing import data_config
 
 __all__ = ["change", "fit", "read_checkpoint", "rebuild", "save"]
+
+#: Arguments of timm's factory itself: those of a model lie in a file that a stranger may have made.
+OUTSIDE = inspect.signature(timm.create_model).parameters.keys() - {"kwargs"}
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -174,9 +179,8 @@ def save(
         key: value.detach().to("cpu", dtype if value.is_floating_point() else None).contiguous()
         for key, value in state.items()
     }
-    temporary = Path(path).with_suffix(".tmp")
-    temporary.write_bytes(safetensors.torch.save(weights, metadata))
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(safetensors.torch.save(weights, metadata))
 
 
 def rebuild(metadata: dict[str, str], **kwargs: Any) -> nn.Module:
@@ -184,7 +188,13 @@ def rebuild(metadata: dict[str, str], **kwargs: Any) -> nn.Module:
 
     ``kwargs`` are further arguments of the model, before those in the metadata.
     """
-    arguments = json.loads(metadata.get("arguments", "{}")) | kwargs
+    arguments = json.loads(metadata.get("arguments", "{}"))
+    if outside := sorted(OUTSIDE & arguments.keys()):
+        raise ValueError(
+            f"the checkpoint is refused: its arguments hold {', '.join(outside)}, which could have "
+            "other files read or fetched"
+        )
+    arguments |= kwargs
     preparation = json.loads(metadata.get("preparation", "{}"))
     overlay = {k: tuple(v) if isinstance(v, list) else v for k, v in preparation.items()}
     model: nn.Module = timm.create_model(

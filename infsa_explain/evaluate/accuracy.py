@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from .batches import Batch
+from .batches import Batch, require_finite
 from .rows import Row
 
 __all__ = ["Accuracy"]
@@ -40,6 +40,7 @@ class Accuracy:
             torch.autocast(batch.images.device.type, torch.bfloat16, enabled=self.amp),
         ):
             logits = batch.model(batch.images).float().cpu()
+        require_finite(logits, batch.samples)
         for sample, scores in zip(batch.samples, logits, strict=True):
             if sample.label is None or not 0 <= sample.label < len(scores):
                 raise ValueError(

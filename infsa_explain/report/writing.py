@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluate.rows import Row
+from ..files import write_text
 from .sections import SECTIONS
 from .tables import Table
 
@@ -50,8 +51,9 @@ class Report:
 def write_report(folder: Path, rows: Sequence[Row]) -> Report:
     """Write ``summary.json``, ``summary.md``, and what else the measures have to show."""
     report = Report(rows)
-    (folder / "summary.json").write_text(json.dumps(report.plain(), indent=2) + "\n")
-    (folder / "summary.md").write_text("\n".join(table.markdown() for table in report.tables()))
+    summary = json.dumps(report.plain(), indent=2, allow_nan=False)
+    write_text(folder / "summary.json", summary + "\n")
+    write_text(folder / "summary.md", "\n".join(table.markdown() for table in report.tables()))
     for measure, own in report.rows.items():
         SECTIONS[measure].draw(folder, own)
     return report
@@ -62,7 +64,7 @@ def _plain(value: Any) -> Any:
         return _plain(asdict(value))
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     if isinstance(value, float) and value != value:
         return None  # JSON has no NaN
