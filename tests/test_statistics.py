@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -79,11 +80,18 @@ def test_constant_values(value):
 
 
 def test_values_that_hardly_vary_fall_back_to_the_percentile_interval():
-    tiny = 1 + np.finfo(float).eps
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = bootstrap_mean([1.0, 1.0, tiny])
-    assert (result.low, result.high) == (1.0, tiny)
+        result = bootstrap_mean([0.0, 0.0, 1e-300])  # its square, the variance, is 0
+    assert (result.low, result.high) == (0.0, pytest.approx(1e-300, rel=1e-9))
+
+
+def test_noise_in_the_last_digits_moves_an_interval_no_further():
+    """BCa counts the resamples below the mean: those equal to it must not fall to either side."""
+    rng = np.random.default_rng(0)
+    for x in rng.random((10, 7)):
+        other = bootstrap_mean(x + 1e-8 * rng.standard_normal(7))
+        assert astuple(bootstrap_mean(x)) == pytest.approx(astuple(other), abs=1e-7)
 
 
 def test_the_seed_decides():
