@@ -13,10 +13,9 @@ from contextlib import contextmanager
 
 import typer
 
+from .interrupting import INTERRUPTED, ends_when_interrupted
+
 __all__ = ["main"]
-
-INTERRUPTED = 130
-
 
 def main() -> None:
     """Run the command line: exit 0 done, 1 failed, 2 wrong use, 130 interrupted.
@@ -30,7 +29,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a locale may lack the letters of a table
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _warnings_as_lines(debug):
+        with _warnings_as_lines(debug), ends_when_interrupted():
             from .cli import app
 
             code = app(standalone_mode=False)

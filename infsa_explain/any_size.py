@@ -17,10 +17,10 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from .attention import CHUNK
-
 __all__ = ["PiecewiseBlock", "PiecewisePatchEmbed", "PiecewiseVisionTransformer"]
 
+#: Tokens that are worked on at a time.
+CHUNK = 4096
 #: Channels of a position embedding that are resampled at a time.
 CHANNELS = 64
 
@@ -69,6 +69,25 @@ class PiecewiseVisionTransformer(VisionTransformer):
     def __init__(self, **kwargs: Any) -> None:
         parts = {"block_fn": PiecewiseBlock, "embed_layer": PiecewisePatchEmbed}
         super().__init__(**{**parts, **kwargs})
+
+    def forward_features(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Images (B, 3, H, W) to token features (B, N, D), block by block in inference.
+
+        ``nn.Sequential`` would hold the first block's tokens until the last is done; it is called
+        where someone has a hook on it.
+        """
+        hooked = self.blocks._forward_hooks or self.blocks._forward_pre_hooks
+        masked = attn_mask is not None or is_causal
+        if self.training or torch.is_grad_enabled() or hooked or masked:
+            features: Tensor = super().forward_features(x, attn_mask, is_causal)
+            return features
+        x = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+        for block in self.blocks:
+            x = block(x)
+        normed: Tensor = self.norm(x)
+        return normed
 
     def _pos_embed(self, x: Tensor) -> Tensor:
         """Prefix tokens and position embedding: patches (B, gh, gw, D) to tokens (B, N, D)."""

@@ -22,6 +22,7 @@ import torch
 from timm.layers.attention import Attention
 from torch import Tensor, nn
 
+from .onednn import projection
 from .tiled import affinity_product
 
 __all__ = [
@@ -36,8 +37,9 @@ __all__ = [
 EPS = 1e-6
 #: γ of a new layer.
 INITIAL_GAMMA = 0.95
-#: Tokens that a Linear-InfSA layer works on at a time, so that its memory does not grow with N.
-CHUNK = 4096
+#: Tokens that a Linear-InfSA layer works on at a time: on a CPU those whose queries stay in the
+#: cache, elsewhere more; memory does not grow with N.
+CHUNK, DEVICE_CHUNK = 512, 4096
 
 
 def affinity(q: Tensor, k: Tensor) -> Tensor:
@@ -70,8 +72,11 @@ def token_graph(q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
     >>> token_graph(q, k)[0, 0].diagonal().square().sum().item()  # doctest: +ELLIPSIS
     0.99999...
     """
-    graph = affinity(q, k)
-    return graph / (frobenius_norm(graph) + eps)[..., None, None]
+    with torch.autocast(q.device.type, enabled=False):
+        q, k = _at_least_float32(q).contiguous(), _at_least_float32(k).contiguous()
+        s, t, eps_st = _scales(q, k, eps)
+        graph = affinity(q / s, k / t)
+        return graph / (frobenius_norm(graph)[..., None, None] + eps_st)
 
 
 def frobenius_norm(graph: Tensor) -> Tensor:
@@ -101,11 +106,12 @@ def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: floa
         (B, H, N, d) in the dtype of ``v``.
     """
     with torch.autocast(q.device.type, enabled=False):
-        queries, keys = (_at_least_float32(x).flatten(0, 1) for x in (q, k))
-        values = v.to(queries.dtype).flatten(0, 1)
-        product, norm = affinity_product(queries / q.shape[-1], keys, values)
+        queries, keys = (_at_least_float32(x).contiguous() for x in (q, k))
+        s, t, eps_st = _scales(queries, keys, eps)
+        scaled = queries / (s * q.shape[-1]), keys / t, v.to(queries.dtype)
+        product, norm = affinity_product(*(x.flatten(0, 1) for x in scaled))
         product, norm = (x.view(*q.shape[:2], *x.shape[1:]) for x in (product, norm))
-        scale = _per_head(gamma, product) / (norm + eps)[..., None, None]
+        scale = _per_head(gamma, product) / (norm[..., None, None] + eps_st)
         return (scale * product).to(v.dtype)
 
 
@@ -131,9 +137,9 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Te
     tensor([0.3333, 0.6667, 0.0000])
     """
     with torch.autocast(q.device.type, enabled=False):
-        q, k = _at_least_float32(q), _at_least_float32(k)
-        energy = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
+        q, k = (_at_least_float32(x).contiguous() for x in (q, k))
         # Where all queries are zero the mean of them is zero too, whatever the weights.
+        energy = _norms(q)
         weight = energy / energy.sum(-2, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
         for _ in range(steps):
             weight = key_weights(weight, q, k, eps)
@@ -143,9 +149,18 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Te
 
 def key_weights(weight: Tensor, q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
     """relu(k q̄ / d) scaled to sum 1, for the query q̄ = Σ weight_i q_i: (B, H, N, 1), as weight."""
-    central_query = (weight * q).sum(-2, keepdim=True)
-    scores = torch.relu(k @ central_query.transpose(-2, -1) / q.shape[-1])
-    return scores / (scores.sum(-2, keepdim=True) + eps)
+    s, t, eps_st = _scales(q, k, eps)
+    pairs = zip(_chunks(weight, 2), _chunks(q, 2), strict=True)
+    central_query = torch.stack([(w * x).sum(-2, keepdim=True) for w, x in pairs]).sum(0)
+    scores = torch.relu(k @ (central_query / (s * q.shape[-1])).transpose(-2, -1)) / t
+    return scores / (scores.sum(-2, keepdim=True) + eps_st)
+
+
+def _norms(q: Tensor) -> Tensor:
+    """‖q_i‖₂ up to a factor a head, (B, H, N, 1), some tokens at a time."""
+    s = _out_of_range(q.detach())
+    norms = [torch.linalg.vector_norm(x / s, dim=-1, keepdim=True) for x in _chunks(q, 2)]
+    return torch.cat(norms, dim=2)
 
 
 def linear_infsa(
@@ -177,9 +192,35 @@ def _at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+def _scales(q: Tensor, k: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """s, t and ε / (s t), each (B, H, 1, 1), such that squares of q kᵀ / (s t) stay in range.
+
+    Â and `a` of q / s, k / t and ε / (s t) are those of q, k and ε. q and k are contiguous.
+    """
+    s, t = _out_of_range(q.detach()), _out_of_range(k.detach())
+    return s, t, (eps / (s * t)).clamp_min(torch.finfo(q.dtype).tiny)
+
+
+def _out_of_range(x: Tensor) -> Tensor:
+    """1; for heads beyond 2⁻²⁴ … 2²⁴ the power of two that their largest number is about.
+
+    (B, H, N, d) to (B, H, 1, 1).
+    """
+    largest = torch.maximum(x.amax((-2, -1), keepdim=True), -x.amin((-2, -1), keepdim=True))
+    far = (largest > 2.0**24) | ((largest > 0) & (largest < 2.0**-24))
+    power = torch.exp2(torch.frexp(largest).exponent.clamp(-126, 127).to(x.dtype))
+    return torch.where(far, power, 1)
+
+
 def _per_head(gamma: float | Tensor, like: Tensor) -> Tensor:
     """γ shaped to multiply (B, H, N, d)."""
     return torch.as_tensor(gamma, dtype=like.dtype, device=like.device).reshape(-1, 1, 1)
+
+
+def _chunks(x: Tensor, dim: int = 1) -> tuple[Tensor, ...]:
+    """Some tokens after the others; dimension ``dim`` is the N tokens'."""
+    on_cpu = x.device.type == "cpu"
+    return torch.split(x, CHUNK * torch.get_num_threads() if on_cpu else DEVICE_CHUNK, dim)
 
 
 def query_key_bias(dim: int) -> float:
@@ -190,6 +231,26 @@ def query_key_bias(dim: int) -> float:
     constant starts every head alive; it must grow with the width as the products do.
     """
     return 1.3 * 0.02 * math.sqrt(dim)
+
+
+@torch.no_grad()
+def queries_keys(layer: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
+    """q and k of tokens ``x`` (B, N, D), each (B, H, N, d), after any norm, without gradients.
+
+    Without values, and chunk by chunk, so that nothing else as large as q and k takes memory.
+    """
+    if type(layer.qkv) is not nn.Linear:  # quantised, or with an adapter
+        q, k, _ = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).transpose(1, 3).unbind(2)
+        return layer.q_norm(q), layer.k_norm(k)
+    q, k = x.new_empty(2, len(x), layer.num_heads, x.shape[1], layer.head_dim)
+    bias = layer.qkv.bias
+    for i, (out, norm) in enumerate(((q, layer.q_norm), (k, layer.k_norm))):
+        weight_i = layer.qkv.weight.chunk(3)[i]
+        bias_i = None if bias is None else bias.chunk(3)[i]
+        for some, tokens in zip(_chunks(out, 2), _chunks(x), strict=True):
+            heads = projection(tokens, weight_i, bias_i).view(*tokens.shape[:2], *out.shape[1::2])
+            some.copy_(norm(heads.transpose(1, 2)))
+    return q, k
 
 
 class _InfSA(Attention):
@@ -272,12 +333,13 @@ class LinearInfSA(_InfSA):
     Every token receives the same vector, so it is projected once, and neither keys nor values are
     formed: a key meets one query alone, k_j q̄ = x_j (W_kᵀ q̄) + b_k q̄, and values are summed
     alone, Σ a_j v_j = W_v (Σ a_j x_j) + b_v Σ a_j. That costs N·D·H each where W_k x and W_v x
-    cost N·D². With a norm on the keys that algebra fails, and the textbook form is used.
+    cost N·D². With a norm on the keys, or a projection that is no plain one (quantised, or with an
+    adapter), that algebra fails, and the textbook form is used.
     """
 
     def heads(self, x: Tensor) -> Tensor:
         """γ Σ_j a_j v_j, (B, H, 1, d), one row for all tokens."""
-        if not isinstance(self.k_norm, nn.Identity):
+        if not isinstance(self.k_norm, nn.Identity) or type(self.qkv) is not nn.Linear:
             return _summary(*self.queries_keys_values(x), self.gamma, EPS)
         weight: Tensor = self.qkv.weight
         bias: Tensor | None = self.qkv.bias
@@ -291,7 +353,7 @@ class LinearInfSA(_InfSA):
             u = torch.einsum("bhd,hdD->bhD", central_query, w_k) / self.head_dim
             c = torch.einsum("bhd,hd->bh", central_query, b_k) / self.head_dim
             total, summed = torch.zeros_like(c), torch.zeros_like(u)
-            for tokens in torch.split(x, CHUNK, dim=1):
+            for tokens in _chunks(x):
                 tokens = _at_least_float32(tokens)
                 scores = torch.relu(u @ tokens.transpose(-2, -1) + c[..., None])  # (B, H, n)
                 total = total + scores.sum(-1)
@@ -305,8 +367,8 @@ class LinearInfSA(_InfSA):
     def _central_query(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """q̄ = Σ ‖q_i‖ q_i / Σ ‖q_i‖, (B, H, d), at least in float32."""
         energy = weighted = x.new_zeros((), dtype=torch.float32)
-        for tokens in torch.split(x, CHUNK, dim=1):
-            q = nn.functional.linear(tokens, weight.flatten(0, 1), bias.flatten())
+        for tokens in _chunks(x):
+            q = projection(tokens, weight.flatten(0, 1), bias.flatten())
             q = self.q_norm(q.view(*q.shape[:2], self.num_heads, -1))  # (B, n, H, d)
             with torch.autocast(x.device.type, enabled=False):
                 q = _at_least_float32(q)

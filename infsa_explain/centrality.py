@@ -267,12 +267,12 @@ def _harmonic(op: AttentionOperator) -> tuple[Tensor, Tensor]:
     # Steps without cancellation make small entries as exact, relative to themselves, as large.
     for _ in range(100):
         image = step(h)
-        growth = torch.where(support, image / h, 0.0)
-        value = right.value[..., None]
-        if bool((support & ((growth - value).abs() > 1e-10 * value)).any()):
-            h = torch.where(support, (image + value * h) / (2 * value), 0.0)
-        else:
+        growth = torch.where(h > 0, image / h, 0.0)
+        most = growth.amax(-1, keepdim=True)
+        if not bool((support & (growth < (1 - 1e-10) * most)).any()):
             break
+        h = torch.where(support, image / most + h, 0.0)
+        h = torch.where(support, h / h.amax(-1, keepdim=True), 0.0)
     return h, growth
 
 

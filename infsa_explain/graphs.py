@@ -8,7 +8,7 @@ the layers of a model family is said in :mod:`infsa_explain.families`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -66,6 +66,8 @@ class Graphs:
         reads_class_token: whether the classifier reads the class token, which is the first, or
             pools over the patches.
         model, images: what was run, for methods that run it again.
+        kinds: of every layer of the model, ``"linear"``, ``"pure"`` or ``"softmax"``.
+        indices: which of these layers ``layers`` has; all of them unless some were asked for.
     """
 
     layers: list[Layer]
@@ -75,6 +77,18 @@ class Graphs:
     reads_class_token: bool
     model: nn.Module = field(repr=False)
     images: Tensor = field(repr=False)
+    kinds: tuple[str, ...] = ()
+    indices: tuple[int, ...] = ()
+
+    def layer(self, index: int) -> Layer:
+        """The layer of that index in the model.
+
+        Raises:
+            ValueError: if it was not captured.
+        """
+        if index not in self.indices:
+            raise ValueError(f"layer {index} was not captured, only {list(self.indices)}")
+        return self.layers[self.indices.index(index)]
 
     @property
     def operators(self) -> list[AttentionOperator]:
@@ -143,39 +157,73 @@ def attention_kinds(model: nn.Module) -> set[str]:
     return {family.kind for _, family in attention_layers(model).values()}
 
 
-def capture(model: nn.Module, images: Tensor) -> Graphs:
+def layer_index(index: int | str, depth: int, name: str = "layer") -> int:
+    """An index, negative from the end, as one from 0 to depth − 1.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        value = int(str(index))  # 1.5 and None are no indices
+    except ValueError:
+        raise ValueError(f"{name} must be a number, 'last' or 'mean', got {index!r}") from None
+    if not -depth <= value < depth:
+        raise ValueError(
+            f"{name} {value} is out of range: the model has {depth} ({name} 0 to {depth - 1})"
+        )
+    return value % depth
+
+
+def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = None) -> Graphs:
     """Run the model once and read the token graph of every layer.
 
     Args:
         model: a supported ViT; its mode, weights and hooks are as found afterwards.
         images: (B, 3, H, W), normalised as the model expects, on the model's device.
+        layers: indices of those to read, negative from the end, or None for all. The queries and
+            keys of each that is read are kept: of a large image, gigabytes.
 
     Returns:
         :class:`Graphs`, with the logits of this very pass.
 
     Raises:
         ValueError: if a layer cannot be read or did not run exactly once, the model does not take
-            images of this size, or the tokens do not fit the patch grid.
+            images of this size, the tokens do not fit the patch grid, or an index of ``layers`` is
+            out of range.
 
     >>> from timm.models import VisionTransformer
     >>> vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=3, num_heads=2)
     >>> graphs = capture(vit.eval(), torch.zeros(1, 3, 32, 32))
     >>> len(graphs.layers), graphs.grid, graphs.operators[0].shape
     (3, (4, 4), (1, 2, 17))
+    >>> capture(vit, torch.zeros(1, 3, 32, 32), layers=[-1]).indices
+    (2,)
     """
     modules = attention_layers(model)
     grid, prefix, reads_class_token = layout(model, images)
-    layers: dict[str, Layer] = {}
+    depth = len(modules)
+    wanted = range(depth) if layers is None else {layer_index(index, depth) for index in layers}
+    kinds: dict[str, str] = {}  # of the layers that have run
+    found: dict[int, Layer] = {}
 
     def read(name: str, family: AttentionFamily) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if name in layers:
+            if name in kinds:
                 raise ValueError(f"attention layer {name} ran twice in the forward pass")
+            index = len(kinds)
+            kinds[name] = family.kind
+            if index not in wanted:
+                return
             try:
-                layers[name] = _layer(family, module, args, kwargs)
+                layer = found[index] = _layer(family, module, args, kwargs)
             except ValueError as error:
                 title = f"layer {name} ({type(module).__name__})"
                 raise ValueError(f"{title} cannot be read: {error}") from error
+            if layer.operator.num_tokens != prefix + grid[0] * grid[1]:
+                raise ValueError(
+                    f"layer {name} has {layer.operator.num_tokens} tokens, expected {prefix} "
+                    f"prefix tokens and a grid of {grid[0]}×{grid[1]} patches"
+                )
 
         return hook
 
@@ -191,17 +239,20 @@ def capture(model: nn.Module, images: Tensor) -> Graphs:
     finally:
         for handle in handles:
             handle.remove()
-    if layers.keys() != modules.keys():
-        missing = ", ".join(sorted(modules.keys() - layers.keys()))
+    if kinds.keys() != modules.keys():
+        missing = ", ".join(sorted(modules.keys() - kinds.keys()))
         raise ValueError(f"attention layers that did not run in the forward pass: {missing}")
-    for name, layer in layers.items():
-        if layer.operator.num_tokens != prefix + grid[0] * grid[1]:
-            raise ValueError(
-                f"layer {name} has {layer.operator.num_tokens} tokens, expected {prefix} prefix "
-                f"tokens and a grid of {grid[0]}×{grid[1]} patches"
-            )
-    logits = logits_of(output)
-    return Graphs(list(layers.values()), prefix, grid, logits, reads_class_token, model, images)
+    return Graphs(
+        list(found.values()),
+        prefix,
+        grid,
+        logits_of(output),
+        reads_class_token,
+        model,
+        images,
+        tuple(kinds.values()),
+        tuple(found),
+    )
 
 
 def _layer(
@@ -282,15 +333,30 @@ def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
 
 
 def dead_heads(graphs: Graphs) -> Tensor:
-    """Which heads pass nothing on: (L, B, H) bool.
+    """Which heads of the layers captured pass nothing on: (L, B, H) bool.
 
     A pure head is dead where its graph has no edge, a linear head where its weights are all
     zero; a softmax head never is.
     """
-    dead = []
-    for operator, _, kind in graphs.layers:
-        if kind == "linear":
-            dead.append(linear_weights(operator.q, operator.k).sum(-1) == 0)
-        else:
-            dead.append(operator.dead())
-    return torch.stack(dead)
+    return torch.stack([dead_heads_of(layer) for layer in graphs.layers])
+
+
+def dead_heads_of(layer: Layer) -> Tensor:
+    """:func:`dead_heads` of one layer, (B, H) bool."""
+    return silent_heads(layer) if layer.kind == "linear" else edgeless_heads(layer)
+
+
+def silent_heads(layer: Layer) -> Tensor:
+    """Where no key has a positive product with the central query, (B, H) bool."""
+    return linear_weights(layer.operator.q, layer.operator.k).sum(-1) == 0
+
+
+def edgeless_heads(layer: Layer) -> Tensor:
+    """Where the graph has no edge, (B, H) bool, in most cases without a look at its N² entries.
+
+    A key with a positive product with a mean of the queries has one with some query.
+    """
+    if layer.kind == "softmax":
+        return layer.operator.dead()
+    silent = silent_heads(layer)
+    return silent & layer.operator.dead() if silent.any() else silent

@@ -21,7 +21,7 @@ from .graphs import attention_kinds
 from .heatmap import Display, Scale, overlay, scale_of
 from .methods import applicable_methods, get_method
 from .pixels import AnyImage
-from .views import Look, View, gammas_text, layers_text, view
+from .views import Look, View, class_text, gammas_text, layers_text, view
 
 if TYPE_CHECKING:
     from .widget import InspectorWidget
@@ -47,6 +47,7 @@ class Choice:
         layer: an index, or ``"mean"`` over all.
         head: an index, or None for the mean over heads.
         gamma: in place of the model's own γ, or None.
+        target: the class that methods of a class explain; the predicted one if None.
         scale: what the ends of the colour scale are taken from, one of ``SCALES``: this map, this
             map up to its 99th percentile, or the maps of all layers or heads.
         colormap: a name that matplotlib knows.
@@ -58,6 +59,7 @@ class Choice:
     layer: int | str = -1
     head: int | None = None
     gamma: float | None = None
+    target: int | None = None
     scale: str = SCALES[0]
     colormap: str = "viridis"
     opacity: float = 0.65
@@ -92,17 +94,48 @@ class Inspector:
     Attributes:
         view: the image and the model.
         methods: names of the map methods that suit the model.
+        label: the class that the image is of, if known.
     """
 
     view: View
     methods: Sequence[str]
+    label: int | None = None
     _looks: dict[tuple[Any, ...], Look] = field(default_factory=dict, repr=False)
     _parts: dict[tuple[Any, ...], Contributions] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, seen: View) -> Inspector:
-        """The inspector of a view."""
-        return cls(seen, applicable_methods(attention_kinds(seen.model)))
+    def of(cls, seen: View, label: int | None = None) -> Inspector:
+        """The inspector of a view.
+
+        Raises:
+            ValueError: for a label that is no class of the model.
+        """
+        classes = seen.graphs.logits.shape[1]
+        if label is not None and not 0 <= label < classes:
+            raise ValueError(f"label must be a class of the model, 0 to {classes - 1}, got {label}")
+        return cls(seen, applicable_methods(attention_kinds(seen.model)), label)
+
+    def targets(self, chosen: int | None = None) -> list[tuple[int | None, str]]:
+        """Classes to choose from, each with its name and probability.
+
+        The predicted one, which None stands for, then the label, the rest of the five likeliest,
+        and the chosen one. Empty without a classifier.
+        """
+        model, logits = self.view.model, self.view.graphs.logits[0]
+        if getattr(model, "num_classes", None) == 0:
+            return []
+        probabilities = logits.float().softmax(-1)
+        best, *others = probabilities.argsort(descending=True)[:5].tolist()
+
+        def text(index: int) -> str:
+            return f"{class_text(model, index)}, {probabilities[index]:.1%}"
+
+        targets: dict[int | None, str] = {None: f"predicted: {text(best)}"}
+        if self.label is not None:
+            targets[self.label] = f"label: {text(self.label)}"
+        for index in others if chosen is None else [*others, chosen]:
+            targets.setdefault(index, text(index))
+        return list(targets.items())
 
     def pictures(self, choice: Choice) -> list[Picture]:
         """The map; and with a patch selected, where its visits come from and where they go.
@@ -118,7 +151,7 @@ class Inspector:
 
     def look(self, choice: Choice) -> Look:
         """The map of a choice; kept, for it to be drawn in other colours."""
-        key = choice.method, choice.layer, choice.head, choice.gamma
+        key = choice.method, choice.layer, choice.head, choice.gamma, choice.target
         if key not in self._looks:
             self._looks[key] = self.view.explain(*key)
         return self._looks[key]
@@ -220,14 +253,16 @@ def inspect(
     layer: int | str = -1,
     head: int | None = None,
     gamma: float | None = None,
+    target: int | None = None,
+    label: int | None = None,
     boxes: ArrayLike | None = None,
     seed: int | str = 0,
 ) -> InspectorWidget | Drawing:
     """Look into a model by hand, in a notebook: the last expression of a cell shows it.
 
-    Menus and sliders choose method, layer, head, γ, colour scale and opacity. The pointer reads
-    patches off; a click on one shows where its visits come from and where walks from it go, its
-    column and its row of F = (I − γÂ)⁻¹.
+    Menus and sliders choose method, layer, head, γ, class, colour scale and opacity. The pointer
+    reads patches off; a click on one shows where its visits come from and where walks from it go,
+    its column and its row of F = (I − γÂ)⁻¹.
 
     Args:
         model: a supported ViT, in any mode; it is left as found.
@@ -236,6 +271,8 @@ def inspect(
         layer: an index, ``"last"``, or ``"mean"`` over all.
         head: an index, or None for the mean over heads.
         gamma: in place of the model's own γ, in (0, 1).
+        target: the class to explain, for methods that are of a class; the predicted one if None.
+        label: the class that the image is of, which the menu of classes then has.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open, outlined.
         seed: identity of the image, for methods that draw.
 
@@ -246,13 +283,14 @@ def inspect(
     Raises:
         ValueError: as :func:`infsa_explain.explain`, or for an image that cannot be read.
     """
-    inspector = Inspector.of(view(model, image, boxes=boxes, seed=seed))
-    look = inspector.look(Choice(method, layer, head, gamma))
+    inspector = Inspector.of(view(model, image, boxes=boxes, seed=seed), label)
+    choice = Choice(method, layer, head, gamma, target)
+    look = inspector.look(choice)
     try:
         from .widget import InspectorWidget
     except ImportError:
         return static(inspector.view, look)
-    return InspectorWidget(inspector, Choice(method, layer, head, gamma))
+    return InspectorWidget(inspector, choice)
 
 
 def static(seen: View, look: Look) -> Drawing:

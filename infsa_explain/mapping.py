@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ from torch import nn
 
 from .data.samples import Sample
 from .figures import figure
+from .files import replacing
 from .views import view
 
-__all__ = ["write_maps"]
+__all__ = ["file_stems", "write_maps"]
 
 
 def write_maps(
@@ -23,6 +25,7 @@ def write_maps(
     methods: Sequence[str],
     out: str | os.PathLike[str],
     *,
+    stem: str | None = None,
     layer: int | str = "last",
     head: int | None = None,
     gamma: float | None = None,
@@ -34,6 +37,7 @@ def write_maps(
         sample: the image; what is shown is the part that the model sees.
         methods: names of map methods.
         out: a folder, made if need be.
+        stem: of the files' names, which go on with the method; that of :func:`file_stems` if None.
         layer: as in :func:`infsa_explain.explain`.
         head: as in :func:`infsa_explain.explain`.
         gamma: as in :func:`infsa_explain.explain`.
@@ -43,13 +47,15 @@ def write_maps(
     """
     seen = view(model, sample.image, boxes=sample.boxes, seed=sample.image_id)
     looks = [seen.explain(method, layer, head, gamma) for method in methods]
+    (stem,) = file_stems([sample.image_id]) if stem is None else [stem]
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    stem = re.sub(r"[^\w.-]+", "_", sample.image_id).lstrip(".-") or "image"
     for look in looks:
         path = folder / f"{stem}.{look.explanation.method}"
-        np.save(path.with_name(path.name + ".npy"), look.scores)
-        yield path.with_name(path.name + ".npy")
+        raw, picture = (path.with_name(path.name + ending) for ending in (".npy", ".png"))
+        with replacing(raw) as temporary:
+            np.save(temporary, look.scores)
+        yield raw
         drawn = figure(
             seen.pixels,
             look.scores,
@@ -57,5 +63,24 @@ def write_maps(
             caption=look.caption,
             boxes=seen.boxes,
         )
-        drawn.savefig(path.with_name(path.name + ".png"), dpi=150)
-        yield path.with_name(path.name + ".png")
+        with replacing(picture) as temporary:
+            drawn.savefig(temporary, dpi=150)
+        yield picture
+
+
+def file_stems(image_ids: Iterable[str]) -> list[str]:
+    """Names of images as those of files: short enough, in no other folder, and no two alike.
+
+    >>> file_stems(["../my photos/-a b.jpg", "..", "a.jpg", "a.jpg"])
+    ['_my_photos_-a_b.jpg', 'image', 'a.jpg', 'a.jpg-2']
+    """
+    stems: list[str] = []
+    for image_id in image_ids:
+        safe = re.sub(r"[^\w.-]+", "_", image_id).lstrip(".-")
+        stem = short = safe.encode()[:200].decode(errors="ignore") or "image"
+        for number in count(2):
+            if stem not in stems:
+                break
+            stem = f"{short}-{number}"
+        stems.append(stem)
+    return stems

@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 import os
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -27,6 +28,7 @@ from .any_size import PiecewiseVisionTransformer
 from .attention import INITIAL_GAMMA, LinearInfSA, PureInfSA
 from .checkpoints import change, fit, read_checkpoint, rebuild
 from .families.torchvision_vits import anew, is_torchvision
+from .hub import hub_or_cache
 
 __all__ = ["BUNDLED", "InfViT", "load", "untrained"]
 
@@ -333,13 +335,18 @@ def load(
 
 
 def _from_registry(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")):
+    on_hub = name.startswith(("hf-hub:", "hf_hub:"))
+    if not on_hub and not name.startswith("local-dir:"):
         _must_be_known(name)
-    try:
-        model: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
-    except (OSError, RuntimeError, ConnectionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"cannot load {name!r} with pretrained weights: {reason}") from error
+    asks = on_hub or (pretrained and name not in BUNDLED)
+    with hub_or_cache() if asks else nullcontext(True) as reachable:
+        try:
+            model: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
+        except (OSError, RuntimeError, ConnectionError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if not reachable:
+                reason = "Hugging Face's hub cannot be reached, and its cache lacks them"
+            raise ValueError(f"cannot load {name!r} with pretrained weights: {reason}") from error
     return model
 
 

@@ -74,7 +74,7 @@ class AttentionOperator:
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         self.q, self.k = (x.detach().to(dtype).contiguous() for x in (q, k))
         for name, value in (("q", self.q), ("k", self.k)):
-            if not value.isfinite().all():
+            if not (value.amin().isfinite() and value.amax().isfinite()):  # of NaN both are
                 raise ValueError(f"{name} holds NaN or infinite values")
         self.kind: GraphKind = kind
         self.scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -126,7 +126,9 @@ class AttentionOperator:
         return (self._sums[2] / self._norm.double().flatten()).view(self.shape[:2])
 
     def dead(self) -> Tensor:
-        """Which graphs have no edge at all, (B, H) bool."""
+        """Which graphs have no edge at all, (B, H) bool; with softmax none."""
+        if self.kind == "softmax":
+            return self.q.new_zeros(self.shape[:2], dtype=torch.bool)
         return (self._sums[2] == 0).view(self.shape[:2])
 
     def ones(self) -> Tensor:

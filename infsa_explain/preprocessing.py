@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,13 @@ from torchvision.tv_tensors import BoundingBoxes
 from .families import model_of
 
 __all__ = ["data_config", "frame_boxes", "preprocess", "visible_region"]
+
+#: How many times longer than wide an image is that is a strip.
+STRIP = 16
+#: Half the width of the widest kernel that images are resized with, and a pixel for rounding.
+KERNEL = 4
+#: Steps that resize.
+RESIZES = (transforms.Resize, ResizeKeepRatio)
 
 
 def data_config(model: nn.Module) -> dict[str, Any]:
@@ -59,8 +67,42 @@ def preprocess(model: nn.Module, images: Sequence[NDArray[np.uint8]] | NDArray[n
     """
     transform = create_transform(**data_config(model), is_training=False)
     batch = [images] if isinstance(images, np.ndarray) and images.ndim == 3 else list(images)
-    tensors = [transform(Image.fromarray(image)) for image in batch]
+    resize = transform.transforms[0]
+    tensors = [transform(_middle_of_strip(Image.fromarray(image), resize)) for image in batch]
     return torch.stack(tensors).to(next(model.parameters()).device)
+
+
+def _middle_of_strip(image: Image.Image, resize: Any) -> Image.Image:
+    """The middle of a long strip, resized so that timm's steps only cut it; others as they are.
+
+    Resized whole before it is cut, a strip of 20,000x3 pixels would take 1 GB.
+    """
+    if max(image.size) <= STRIP * min(image.size) or not isinstance(resize, RESIZES):
+        return image
+    shape, places, kept = _resized(resize, image.height, image.width), [], []
+    targets = [resize.size] * 2 if isinstance(resize.size, int) else resize.size
+    for length, side, target in zip((image.height, image.width), shape, targets, strict=True):
+        # Steps of 4 leave the crop where it would be, whichever way it rounds a half.
+        cut = max(0, (side - target) // 4 * 4)
+        scale = length / side
+        kept.append(side - cut)
+        places.append((cut / 2 * scale, (side - cut / 2) * scale, KERNEL * max(1, scale)))
+    (top, bottom, down), (left, right, across) = places
+    # Cut at whole pixels first: Pillow takes places as float32.
+    x, y = max(0, math.floor(left - across)), max(0, math.floor(top - down))
+    x_end, y_end = math.ceil(right + across), math.ceil(bottom + down)
+    image = image.crop((x, y, min(image.width, x_end), min(image.height, y_end)))
+    how = transforms.functional.pil_modes_mapping[resize.interpolation]
+    return image.resize(kept[::-1], how, (left - x, top - y, right - x, bottom - y))
+
+
+def _resized(step: transforms.Resize | ResizeKeepRatio, height: int, width: int) -> list[int]:
+    """Height and width, at least 1, of an image after a step that resizes; none is resized."""
+    if isinstance(step, ResizeKeepRatio):
+        blank = torch.empty(1, height, width, device="meta")
+        return [max(1, side) for side in step.get_params(blank, step.size, step.longest)]
+    none = BoundingBoxes(torch.zeros(0, 4), format="XYXY", canvas_size=(height, width))
+    return list(v2.Resize(step.size)(none).canvas_size)
 
 
 def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width: int) -> Tensor:
@@ -81,16 +123,13 @@ def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width
     framed = BoundingBoxes(  # float64, for integers would be cut
         torch.as_tensor(boxes, dtype=torch.float64), format="XYXY", canvas_size=(height, width)
     )
-    blank = Image.new("1", (width, height))  # resized likewise, to tell the size that comes of it
     for step in create_transform(
         **data_config(model), is_training=False, normalize=False
     ).transforms:
-        if isinstance(step, (transforms.Resize, ResizeKeepRatio)):
-            blank = step(blank)
-            framed = v2.functional.resize(framed, [blank.height, blank.width])
+        if isinstance(step, RESIZES):
+            framed = v2.functional.resize(framed, _resized(step, *framed.canvas_size))
         elif isinstance(step, (transforms.CenterCrop, CenterCropOrPad)):
             framed = v2.functional.center_crop(framed, list(step.size))
-            blank = Image.new("1", step.size[::-1])
         elif type(step).__name__ != "MaybePILToTensor":
             raise ValueError(f"boxes cannot follow {type(step).__name__} of the preprocessing")
     edges: Tensor = v2.functional.clamp_bounding_boxes(framed).as_subclass(Tensor)
@@ -115,6 +154,9 @@ def visible_region(model: nn.Module, image: NDArray[np.uint8]) -> NDArray[np.uin
     target_height, target_width = config["input_size"][1:]
     # timm resizes so that input_size / crop_pct is covered, then cuts the centre.
     scale = min(height / target_height, width / target_width) * config["crop_pct"]
-    h, w = min(height, round(target_height * scale)), min(width, round(target_width * scale))
+    h, w = (
+        max(1, min(side, round(target * scale)))
+        for side, target in ((height, target_height), (width, target_width))
+    )
     top, left = (height - h) // 2, (width - w) // 2
     return image[top : top + h, left : left + w]

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import onednn
+
 __all__ = ["affinity_product"]
 
 #: Rows and columns of a tile: in float32, 2.25 MiB of one graph.
@@ -139,7 +141,7 @@ def backward(
 def _product(scratch: Tensor, a: Tensor, b: Tensor, relu: bool = False) -> Tensor:
     """a bᵀ or its relu, in ``scratch`` if it is not oneDNN's."""
     if _onednn(a):
-        return _linear(a[0], b[0], "relu" if relu else "none")[None]
+        return onednn.linear(a[0], b[0], then="relu" if relu else "none")[None]
     shape = (len(a), a.shape[1], b.shape[1])
     tile = torch.bmm(a, b.transpose(1, 2), out=scratch[: math.prod(shape)].view(shape))
     return tile.relu_() if relu else tile
@@ -150,32 +152,18 @@ def _add_product(out: Tensor, tile: Tensor, b: Tensor, transposed: bool = False)
     if not _onednn(tile):
         out.baddbmm_(tile.transpose(1, 2) if transposed else tile, b)
     elif transposed:
-        out[0] += _linear(b[0].t(), tile[0].t(), "none").t()
+        out[0] += onednn.linear(b[0].t(), tile[0].t()).t()
     else:
-        out[0] += _linear(tile[0], b[0].t(), "none")
+        out[0] += onednn.linear(tile[0], b[0].t())
 
 
 def _onednn(x: Tensor) -> bool:
-    """Whether oneDNN multiplies: one graph alone, in float32 on a CPU that PyTorch has it for.
+    """Whether oneDNN multiplies: one graph alone.
 
-    There it is up to twice as fast as ``bmm``, which uses MKL, and it takes the relu along; MKL's
-    batches are faster where graphs are small.
+    There it is up to twice as fast as ``bmm``, and it takes the relu along; MKL's batches are
+    faster where graphs are small.
     """
-    return (
-        len(x) == 1
-        and x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )
-
-
-def _linear(x: Tensor, weight: Tensor, then: str) -> Tensor:
-    """x weightᵀ by oneDNN, with ``then="relu"`` its relu.
-
-    A weight must be a whole matrix or its transpose: oneDNN takes any other at a crawl.
-    """
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, then, [], "")
-    return product
+    return len(x) == 1 and onednn.usable(x)
 
 
 def _tiles(q: Tensor, k: Tensor) -> Iterator[Tile]:

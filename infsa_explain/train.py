@@ -31,6 +31,8 @@ from .checkpoints import read_checkpoint, save
 from .conversion import convert
 from .curriculum import window, window_side
 from .data import ImageData, PhotoDigits, open_data
+from .data.reading import read_json
+from .files import replacing, write_text
 from .models import load
 from .preprocessing import data_config
 from .recipes import Recipe
@@ -123,7 +125,7 @@ def train(
     )
     last, first = folder / "last.pt", 0
     if resume and last.exists():
-        state = torch.load(last, map_location=device, weights_only=True)
+        state = _read_state(last, device)
         model.load_state_dict(state["model"])
         ema.module.load_state_dict(state["ema"])
         optimizer.load_state_dict(state["optimizer"])
@@ -291,25 +293,33 @@ def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     if path.exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
-        theirs = json.loads(path.read_text())
+        theirs = read_json(path)
         differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
         if differ:
             raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(own, indent=2) + "\n")
+    write_text(path, json.dumps(own, indent=2) + "\n")
 
 
 def _resume_log(path: Path, epochs: int) -> float:
     """Keep the log of the epochs that are done; returns the last one's share of dead heads."""
     lines = path.read_text().splitlines(keepends=True)[:epochs] if path.exists() else []
-    path.write_text("".join(lines))
+    write_text(path, "".join(lines))
     return float(json.loads(lines[-1])["dead_heads"]) if lines else 0.0
 
 
+def _read_state(path: Path, device: torch.device) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # damaged bytes fail in every way there is
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{path} is damaged; remove it to begin anew ({reason})") from error
+    return state
+
+
 def _save_state(path: Path, state: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        torch.save(state, temporary)
 
 
 def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> Path:
@@ -335,6 +345,6 @@ def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> 
         "recipe": asdict(recipe)
         | {"data": data.name, "init": recipe.init and Path(recipe.init).name},
     }
-    path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
-    path.with_suffix(".md").write_text(model_card(facts))
+    write_text(path.with_suffix(".json"), json.dumps(facts, indent=2) + "\n")
+    write_text(path.with_suffix(".md"), model_card(facts))
     return path

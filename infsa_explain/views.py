@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from .graphs import Graphs, Layer, capture
 from .methods import Method, get_method
-from .methods.explaining import Explanation, explain_graphs
+from .methods.explaining import Explanation, explain_graphs, targets_of
 from .methods.registry import Request
 from .pixels import SLACK, AnyImage, to_pixels
 from .preprocessing import data_config, frame_boxes, preprocess, visible_region
 
-__all__ = ["Look", "View", "prediction", "view"]
+__all__ = ["Look", "View", "class_text", "prediction", "view"]
 
 
 class Look(NamedTuple):
@@ -28,10 +28,12 @@ class Look(NamedTuple):
         explanation: of the one image.
         gammas: every γ that went into the map, one per layer and head; none where the method
             has no γ.
+        of: the class that the map is of, in words; empty where the method is of none.
     """
 
     explanation: Explanation
     gammas: tuple[float, ...]
+    of: str = ""
 
     @property
     def scores(self) -> NDArray[np.float32]:
@@ -41,9 +43,9 @@ class Look(NamedTuple):
 
     @property
     def facts(self) -> list[str]:
-        """Method, layers, heads and γ in words; an empty text for what the method has not."""
+        """Method, layers, heads, γ and class in words; an empty text for what there is not."""
         layers, heads = self.explanation.layers, self.explanation.heads
-        words = [layers_text(layers), heads_text(heads), gammas_text(self.gammas)]
+        words = [layers_text(layers), heads_text(heads), gammas_text(self.gammas), self.of]
         return [self.explanation.method, *words]
 
     @property
@@ -82,16 +84,27 @@ class View:
         layer: int | str = -1,
         head: int | None = None,
         gamma: float | None = None,
+        target: int | None = None,
     ) -> Look:
         """A map of the image; arguments and errors as of :func:`infsa_explain.explain`."""
         chosen = get_method(method) if isinstance(method, str) else method
         recorded, gammas = _recorded(chosen)
         explanation = explain_graphs(
-            self.graphs, recorded, layer=layer, head=head, gamma=gamma, seeds=[self.seed]
+            self.graphs,
+            recorded,
+            layer=layer,
+            head=head,
+            gamma=gamma,
+            target=target,
+            seeds=[self.seed],
         )
         heads = explanation.heads
         used = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in gammas]
-        return Look(explanation, tuple(float(x) for g in used for x in g.flatten()))
+        of = ""
+        if chosen.class_specific and getattr(self.model, "num_classes", None) != 0:
+            shown = int(targets_of(self.graphs, target))
+            of = f"of {class_text(self.model, shown)}"
+        return Look(explanation, tuple(float(x) for g in used for x in g.flatten()), of)
 
 
 def view(
@@ -155,6 +168,12 @@ def prediction(model: nn.Module, logits: Tensor) -> str:
     best = int(probabilities.argmax())
     names = getattr(model, "class_names", None)
     return f"predicted: {names[best] if names else f'class {best}'}, {probabilities[best]:.0%}"
+
+
+def class_text(model: nn.Module, index: int) -> str:
+    """Such as "class goldfish", or "class 3" for a model without ``class_names``."""
+    names = getattr(model, "class_names", None)
+    return f"class {names[index] if names else index}"
 
 
 def layers_text(layers: Sequence[int]) -> str:

@@ -34,6 +34,7 @@ class InspectorWidget(anywidget.AnyWidget):
     layer = traitlets.Union([traitlets.Int(), traitlets.Unicode()]).tag(sync=True)
     head = traitlets.Int(allow_none=True).tag(sync=True)
     gamma = traitlets.Float(allow_none=True).tag(sync=True)
+    target = traitlets.Int(allow_none=True).tag(sync=True)
     scale = traitlets.Unicode().tag(sync=True)
     colormap = traitlets.Unicode().tag(sync=True)
     opacity = traitlets.Float().tag(sync=True)
@@ -53,11 +54,17 @@ class InspectorWidget(anywidget.AnyWidget):
         head = first.heads[0] if first.heads and choice.head is not None else None
         menus = {
             "methods": [
-                {"name": name, "summary": m.summary, "scope": m.scope}
+                {
+                    "name": name,
+                    "summary": m.summary,
+                    "scope": m.scope,
+                    "of_a_class": m.class_specific,
+                }
                 for name, m in ((name, get_method(name)) for name in inspector.methods)
             ],
             "layers": len(graphs.layers),
             "heads": graphs.operators[0].shape[1],
+            "targets": [list(entry) for entry in inspector.targets(choice.target)],
             "grid": list(graphs.grid),
             "scales": list(SCALES),
             "colormaps": list(COLORMAPS),
@@ -67,8 +74,11 @@ class InspectorWidget(anywidget.AnyWidget):
         self._draw()
         self.observe(self._draw, names=list(CONTROLS))
 
+    def _choice(self) -> Choice:
+        return Choice(**{name: getattr(self, name) for name in CONTROLS})
+
     def _draw(self, change: object = None) -> None:
-        choice = Choice(**{name: getattr(self, name) for name in CONTROLS})
+        choice = self._choice()
         with self.hold_sync():
             try:
                 self.pictures = [_packed(picture) for picture in self.inspector.pictures(choice)]
@@ -84,7 +94,7 @@ class InspectorWidget(anywidget.AnyWidget):
         if bundle is None:
             return None
         data, metadata = bundle
-        look = self.inspector.look(Choice(self.method, self.layer, self.head, self.gamma))
+        look = self.inspector.look(self._choice())
         jpeg = static(self.inspector.view, look).jpeg()
         return {**data, "image/jpeg": base64.b64encode(jpeg).decode()}, metadata
 

@@ -39,7 +39,10 @@ def test_undefined_is_nan(function):
 @pytest.mark.parametrize("function", [centred_cosine, spearman])
 def test_a_constant_vector_has_no_direction_left(function):
     # 0.1 has no exact mean in binary: rounding must not make a direction of it.
-    assert function(torch.tensor([1.0, 2.0, 4.0]), torch.full((3,), 0.1)).isnan()
+    good = torch.tensor([1.0, 2.0, 4.0])
+    assert function(good, torch.full((3,), 0.1)).isnan()
+    beside = torch.stack([torch.full((3,), 0.1), good])
+    assert function(good, beside).isnan().tolist() == [True, False]
 
 
 def test_ranks_do_not_change_under_a_monotone_map():
@@ -50,5 +53,13 @@ def test_ranks_do_not_change_under_a_monotone_map():
 def test_broadcasting_and_bad_shapes():
     a, b = torch.from_numpy(A), torch.from_numpy(B)
     assert torch.equal(spearman(a, b[0, 0].expand_as(a)), spearman(a, b[0, 0]))
-    with pytest.raises(ValueError, match="same last dimension"):
-        cosine(a, b[..., 1:])
+    for one, other in ((a, b[..., 1:]), (torch.tensor(1.0), b), (b, torch.tensor(1.0))):
+        with pytest.raises(ValueError, match="same last dimension"):
+            cosine(one, other)
+
+
+def test_rounding_leaves_no_cosine_beyond_one():
+    a = torch.from_numpy(np.random.default_rng(1).normal(size=(500, 7)))
+    found = torch.stack([cosine(a, 3 * a), -cosine(a, -3 * a)])
+    np.testing.assert_allclose(found, np.ones((2, 500)), rtol=0, atol=1e-15)
+    assert (found <= 1).all()

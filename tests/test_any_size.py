@@ -104,6 +104,17 @@ def test_pieces_are_for_inference_alone():
 
 
 @pytest.mark.usefixtures("few")
+def test_hooks_on_all_blocks_run():
+    model, seen = build(), []
+    model.blocks.register_forward_hook(lambda module, given, out: seen.append(out.shape))
+    with torch.no_grad():
+        found = model(images())
+        model.blocks._forward_hooks.clear()
+        torch.testing.assert_close(model(images()), found, rtol=0, atol=0)
+    assert seen == [(2, 97, 96)]
+
+
+@pytest.mark.usefixtures("few")
 def test_inputs_and_weights_are_as_found():
     model, x = build(), images()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -165,6 +165,62 @@ class TestPrecision:
         # One rounding to the dtype, and float32 sums of 300 terms of size |v| / 300 before it.
         np.testing.assert_allclose(double(out), truth, rtol=2.0**-digits, atol=1e-6)
 
+    @pytest.mark.parametrize("function", [pure_infsa, linear_infsa, token_graph, linear_weights])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize(
+        ("query", "key"),
+        [(1e20, 1), (1, 1e20), (1e20, 1e20), (1e37, 1e37), (1e20, 1e-20), (1e-30, 1e37)],
+    )
+    def test_magnitudes_at_the_ends_of_float32(self, qkv, function, dtype, query, key):
+        """Only the product of the two scales counts, and no more once it dwarfs ε."""
+        q, k, v = (x.to(dtype) for x in qkv)
+        factor = torch.tensor([query, 1, key])[:, None, None]  # of the three heads' queries, keys
+        far = (q * factor).to(dtype), (k * factor.flip(0)).to(dtype)
+        given = (v, 0.9) if function in FUNCTIONS else ()
+        found = function(*far, *given)
+        assert found.dtype == (dtype if given else torch.float32)
+        exact = [x.double() for x in (*far, v)]
+        truth = function(*exact[:2], *((exact[2], 0.9) if given else ()))
+        assert truth.isfinite().all()
+        assert truth.abs().amax(-1).all()
+        rtol = 2.0**-8 if given and dtype == torch.bfloat16 else 2e-6
+        torch.testing.assert_close(found.double(), truth, rtol=rtol, atol=1e-6)
+
+    @pytest.mark.parametrize("size", [1e-20, 1e-30])
+    def test_magnitudes_that_epsilon_dwarfs(self, qkv, size):
+        """Â = A / (‖A‖ + ε) is A / ε there, not zero as long as float32 has the number."""
+        q, k, _ = qkv
+        small = q * size, k
+        exact = [x.double() for x in small]
+        for function in (token_graph, linear_weights):
+            found, truth = function(*small), function(*exact)
+            assert 0 < truth.max() < 1e7 * size
+            torch.testing.assert_close(found.double() / size, truth / size, rtol=1e-5, atol=0.1)
+
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_gradients_at_the_ends_of_float32(self, qkv, function):
+        """Outputs do not change with the scale of queries and keys, so gradients shrink by it."""
+        v = qkv[2]
+        gradients = []
+        for scale in (1.0, 2.0**64):
+            q, k = ((x * scale).requires_grad_() for x in qkv[:2])
+            (function(q, k, v, 0.9, eps=0) * v).sum().backward()
+            gradients.append([q.grad * scale, k.grad * scale])
+        for plain, far in zip(*gradients, strict=True):
+            assert plain.abs().max() > 1e-3
+            torch.testing.assert_close(far, plain, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_what_is_not_finite_stays_so(self, qkv, function):
+        """But for a key at −∞ times the central query, which has no weight."""
+        for position, value in ((0, math.inf), (0, math.nan), (1, math.nan)):
+            given = [x.clone() for x in qkv]
+            given[position][0, 1, 2, 3] = value
+            out = function(*given, 0.9)
+            assert out[0, 1].isnan().any()
+            assert out[0, 0].isfinite().all()
+            assert out[1].isfinite().all()
+
     def test_norm_of_a_large_graph(self):
         graph = np.random.default_rng(0).random((4097, 4097), dtype=np.float32)
         truth = math.sqrt(np.einsum("ij,ij->", graph, graph, dtype=np.float64))
@@ -357,6 +413,29 @@ class TestLinearLayerWithoutKeysAndValues:
             strict=True,
         ):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+    def test_a_projection_that_does_more_than_its_weight_says(self):
+        """As one with a low-rank adapter does."""
+        torch.manual_seed(0)
+        layer, x = LinearInfSA(24, 3, qkv_bias=True).double(), torch.randn(2, 17, 24).double()
+
+        class Adapted(nn.Linear):
+            def forward(self, x):
+                return super().forward(x).square()
+
+        layer.qkv.__class__ = Adapted
+        torch.testing.assert_close(layer(x), self.textbook(layer, x), rtol=0, atol=1e-14)
+
+    @pytest.mark.parametrize("tokens", [5, 1030])
+    def test_inference_and_training_agree(self, tokens):
+        """In inference queries are projected by oneDNN where there is one."""
+        torch.manual_seed(0)
+        layer, x = LinearInfSA(64, 4, qkv_bias=True).eval(), torch.randn(2, tokens, 64)
+        with torch.no_grad():
+            found = layer(x)
+        torch.testing.assert_close(found, layer(x), rtol=0, atol=1e-6)
+        truth = self.textbook(layer.double(), x.double())
+        torch.testing.assert_close(found.double(), truth, rtol=0, atol=1e-6)
 
     def test_memory_does_not_grow_with_the_tokens(self, monkeypatch):
         """The paper's O(d_h) state: beyond its output, a view, the layer allocates chunks only."""

@@ -316,13 +316,59 @@ def test_files_of_a_run(tmp_path):
     with (tmp_path / "run" / "bench.csv").open() as written:
         read = list(csv.DictReader(written))
     assert [float(row["gflops"]) for row in read] == [row.gflops for row in rows]
-    with pytest.raises(ValueError, match="is there already; name another folder in --out"):
+    with pytest.raises(ValueError, match="is there already; --resume it, or name another"):
         CsvFile(tmp_path / "run" / "bench.csv")
     write(tmp_path / "run", rows)
     assert (tmp_path / "run" / "bench.png").read_bytes()[:4] == b"\x89PNG"
     text = (tmp_path / "run" / "bench.md").read_text()
     assert "| 1024 | 4,097 | linear | ~16.8 s | ~0.50 |" in text
     assert "59·10⁹ is what 24 layers take" in text
+
+
+def test_rows_that_are_there_are_not_measured_again(tmp_path):
+    """A kill may cut the last of them short; what comes out is what an undisturbed run has."""
+    path = tmp_path / "bench.csv"
+    names = ["linear", "pure", "softmax"]
+    whole = [*rows_of([64, 128, 1024], names).values()]
+    assert {row.state for row in whole} >= {"measured", "extrapolated"}
+    with CsvFile(path) as file:
+        for row in whole:
+            file.append(row)
+    content = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
+    for end in (0, 7, ends[0], ends[3], ends[3] + 20, ends[-2], ends[-1] - 1, ends[-1]):
+        path.write_bytes(content[:end])
+        fresh = []
+
+        def measure(setting, repeats, budget):
+            fresh.append((setting.mechanism, setting.size))  # noqa: B023
+            return quadratic(setting, repeats, budget)
+
+        with CsvFile(path, resume=True) as file:
+            assert file.rows == whole[: max(0, sum(e <= end for e in ends) - 1)]
+            for row in bench(
+                [64, 128, 1024], names, SMALL, repeats=2, budget=1, known=file.rows, measure=measure
+            ):
+                file.append(row)
+        assert path.read_bytes() == content
+        known = {(row.mechanism, row.size) for row in file.rows}
+        assert not known & set(fresh)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"mechanism,size\r\nlinear,64\r\n", "has other columns than a bench.csv of this version"),
+        (None, r"bench\.csv, line 2: "),
+    ],
+)
+def test_a_file_that_is_no_benchmark_is_not_gone_on_with(tmp_path, content, message):
+    path = tmp_path / "bench.csv"
+    with CsvFile(path):
+        pass
+    path.write_bytes(content or path.read_bytes() + b"linear,many\r\n")
+    with pytest.raises(ValueError, match=message):
+        CsvFile(path, resume=True)
 
 
 def test_paper_table_has_speeds_at_1024_beside_13():

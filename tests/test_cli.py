@@ -137,8 +137,10 @@ def test_no_image_that_can_be_read(cli, tmp_path, command):
 def test_evaluate_measures_everything_at_once(cli, tmp_path):
     out = tmp_path / "run"
     options = ("evaluate", "--limit", 2, "--steps", 2, "--methods", "visits,random", "--out", out)
+    options += ("--floor", 0.05)
     code, stdout, _ = cli(*options, "--metrics", "all")
     assert code == 0
+    assert json.loads((out / "config.json").read_text())["measures"]["morf"]["floor"] == 0.05
     titles = ("deletion, fill mean, 2 steps", "boxes", "agreement with the Perron vector")
     titles += ("infidelity", "sensitivity")
     titles += ("how sharp maps are", "how alike tokens are", "randomisation and noise", "accuracy")

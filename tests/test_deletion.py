@@ -346,6 +346,8 @@ IMAGES, TARGETS, SCORES = random_batch(2)
         ({"patch_scores": SCORES[:1]}, "patch_scores: expected 2 maps, one an image, got 1"),
         ({"patch_scores": SCORES / 0}, "finite scores, got 24 that are NaN or infinite"),
         ({"patch_scores": SCORES * math.nan}, "finite scores, got 24"),
+        ({"patch_scores": SCORES[:, :0]}, r"patch_scores: expected shape .*, got \(2, 0, 4\)"),
+        ({"patch_scores": SCORES + 0j}, "^patch_scores: expected real scores, got torch.complex64$"),
         ({"targets": TARGETS.float()}, "targets: .* integer dtype, got torch.float32"),
         ({"targets": TARGETS[:1]}, r"targets: expected shape \(2,\), got \(1,\)"),
         ({"targets": TARGETS - 5}, "targets: expected class indices from 0"),
@@ -363,7 +365,10 @@ IMAGES, TARGETS, SCORES = random_batch(2)
         ({"seeds": ["a"]}, "seeds: expected 2 of them, got 1"),
         ({"seeds": "ab"}, "seeds: expected a sequence of ints or strings, got 'ab'"),
         ({"seeds": [0.5, 1.5]}, "seeds: expected a sequence of ints or strings"),
-        ({"predict_masked": lambda x, m: [1]}, r"shape \(26, K\), got list"),
+        (
+            {"predict_masked": lambda x, m: [1]},
+            r"^predict_masked: expected probabilities of shape \(26, K\), got list$",
+        ),
         ({"predict_masked": lambda x, m: torch.ones(3, 2)}, r"shape \(26, K\), got \(3, 2\)"),
         ({"predict_masked": lambda x, m: torch.full((26, 2), 7.0)}, "not logits or NaN, got 7"),
         ({"predict_masked": lambda x, m: torch.full((26, 2), math.nan)}, "NaN, got nan to nan"),
@@ -386,5 +391,17 @@ def test_curve_errors():
     with pytest.raises(ValueError, match=r"floor: expected a probability in \[0, 1\), got 1"):
         morf.aoc(floor=1)
     lerf = deletion_curve(constant, images, targets, scores, order="lerf", steps=3)
-    with pytest.raises(ValueError, match="curves of the same images at the same fractions"):
+    with pytest.raises(ValueError, match="^lerf: expected a curve of order 'lerf', got 'morf'$"):
+        srg(morf, morf)
+    expected = "^morf, lerf: expected curves of the same images at the same fractions, "
+    with pytest.raises(ValueError, match=expected + r"got \(2, 13\) and \(2, 4\)$"):
         srg(morf, lerf)
+    fewer = deletion_curve(constant, images[:1], targets[:1], scores[:1], order="lerf")
+    with pytest.raises(ValueError, match=expected + r"got \(2, 13\) and \(1, 13\)$"):
+        srg(morf, fewer)
+    early, late = (
+        deletion_curve(constant, images, targets, scores, order=order, steps=[0, count, 12])
+        for order, count in (("morf", 2), ("lerf", 5))
+    )
+    with pytest.raises(ValueError, match=expected):
+        srg(early, late)

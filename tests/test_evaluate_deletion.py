@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import timm
@@ -21,6 +23,7 @@ from infsa_explain.evaluate import (
 from infsa_explain.methods import explain
 from infsa_explain.models import untrained
 from infsa_explain.preprocessing import preprocess
+from infsa_explain.report import Report, summarise_morf
 from infsa_explain.token_fills import patch_fill
 from infsa_explain.tokens import drop_fill
 
@@ -78,8 +81,6 @@ def test_a_constant_map_ties_everywhere_and_a_control_nowhere(model):
         def forward(self, x):
             return torch.zeros_like(x)
 
-    import copy
-
     dead = copy.deepcopy(model)
     for block in dead.blocks:
         block.norm1 = Flat()
@@ -94,6 +95,27 @@ def test_target_label_follows_the_label_and_the_floor_voids(model):
     assert all(row["target"] == row["label"] for row in rows)
     assert [row["aoc"] is None for row in rows] == [row["p0"] <= 0.9 for row in rows]
     assert any(row["aoc"] is None for row in rows)
+
+
+def test_the_floor_where_none_is_given(model):
+    """A label that the model gives no chance has p_s / p_0 of any size, and outweighs all."""
+    assert (Morf().floor, Morf(target="label").floor, Morf(target="label", floor=0).floor) == (
+        0, 0.01, 0
+    )  # fmt: skip
+    sure = copy.deepcopy(model)
+    with torch.no_grad():
+        sure.head.bias[DATA[0].label] -= 30
+    rows = measure(sure, Subset(DATA, [0]), Morf(("degree",), steps=3, target="label"))
+    assert all(row["p0"] < 1e-9 and row["aoc"] is None and row["auc"] < 1 for row in rows)
+    (summary,) = summarise_morf(rows)
+    assert (summary.aoc.n, summary.aoc.excluded, summary.auc.n) == (0, 1, 1)
+    (table,) = Report(rows).tables()
+    assert "excluded: images whose clean probability is not above --floor" in table.note
+    rows = measure(sure, Subset(DATA, [0]), Morf(("degree",), steps=3, target="label", floor=0))
+    assert all(row["aoc"] is not None for row in rows)
+    for floor in (-0.1, 1, float("nan")):
+        with pytest.raises(ValueError, match=r"floor must be a probability in \[0, 1\), got"):
+            measure(sure, DATA, Morf(("degree",), floor=floor))
 
 
 def test_target_label_without_labels_is_refused(model):

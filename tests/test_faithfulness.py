@@ -215,7 +215,75 @@ def test_sensitivity_of_maps_that_look_at_nothing_and_of_none():
     close(sensitivity_max(explain, x, targets), [0, np.nan, np.nan])
 
 
+def test_sensitivity_of_maps_of_any_shape_and_dtype():
+    x, targets = pictures(), torch.tensor([0, 1])
+    x[..., 0] = 0
+    expected = sensitivity_max(lambda images, targets: images, x, targets)
+    assert expected.dtype == torch.float64
+    for change in (torch.Tensor.double, lambda m: m.flatten(1), lambda m: m.flatten(1, 2)):
+        close(sensitivity_max(lambda images, targets: change(images), x, targets), expected, 0)  # noqa: B023
+
+
+def test_a_map_with_zero_rows_and_columns_is_not_all_zero():
+    x, targets = pictures(), torch.tensor([0, 1])
+
+    def explain(images, targets):
+        return images.mean(1) * torch.eye(8, 10)[1]
+
+    assert sensitivity_max(explain, x, targets).isfinite().all()
+
+
+def test_one_noisy_map_of_zeros_has_no_direction():
+    def explain(images, targets):
+        found = images.clone()
+        found[3:4] = 0  # of the ten noisy ones
+        return found
+
+    close(sensitivity_max(explain, pictures(1), torch.tensor([0])), [np.nan])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_noise_keeps_the_dtype_of_the_images(dtype):
+    explain = Explainer()
+    sensitivity_max(explain, pictures(1).to(dtype), torch.tensor([0]))
+    assert [shown.dtype for shown in explain.shown] == [dtype] * 2
+
+
 # ---------------------------------------------------------------- what is left, and refused
+
+
+def test_documented_defaults():
+    """100 of 174 squares, at most 64 at once; 10 noisy copies, at most 64 at once."""
+
+    def predict(images, removed):
+        sizes.append(len(images))
+        return (~removed).double().square().mean((1, 2))[:, None]
+
+    sizes = []
+    infidelity(predict, pictures(1), torch.tensor([0]), torch.rand(1, 8, 8))
+    assert sizes == [1, 64, 1, 36] or sum(sizes) - 100 in (1, 2)
+    assert max(sizes) == 64
+    explain = Explainer()
+    sensitivity_max(explain, pictures(1), torch.tensor([0]))
+    assert [len(shown) for shown in explain.shown] == [1, 10]
+    explain = Explainer()
+    sensitivity_max(explain, pictures(1), torch.tensor([0]), samples=100)
+    assert max(len(shown) for shown in explain.shown) == 64
+
+
+def test_targets_of_any_integer_dtype():
+    x, scores, targets = pictures(), maps(), torch.tensor([2, 0])
+    for dtype in (torch.int32, torch.uint8):
+        close(
+            infidelity(Predictor(), x, targets.to(dtype), scores),
+            infidelity(Predictor(), x, targets, scores),
+            0,
+        )
+        close(
+            sensitivity_max(Explainer(), x, targets.to(dtype)),
+            sensitivity_max(Explainer(), x, targets),
+            0,
+        )
 
 
 def test_nothing_is_changed():
@@ -230,7 +298,9 @@ def test_nothing_is_changed():
 
 BOTH = [
     ({"images": torch.zeros(2, 8, 10)}, r"images: expected shape \(B, C, H, W\), got \(2, 8, 10\)"),
-    ({"targets": torch.tensor([1.0, 0.0])}, "targets: expected class indices of an integer dtype"),
+    ({"targets": torch.tensor([1.0, 0.0])}, "targets: .* an integer dtype, got torch.float32"),
+    ({"targets": torch.tensor([True, False])}, "targets: .* an integer dtype, got torch.bool"),
+    ({"targets": torch.tensor([1j, 0j])}, "targets: .* an integer dtype, got torch.complex64"),
     ({"targets": torch.tensor([1])}, r"targets: expected shape \(2,\), got \(1,\)"),
     ({"seeds": [1]}, r"seeds: expected a sequence of 2 identities, got \[1\]"),
     ({"seeds": "ab"}, "seeds: expected a sequence of 2 identities, got 'ab'"),
@@ -244,6 +314,7 @@ BOTH = [
     ("wrong", "message"),
     [
         *BOTH,
+        ({"samples": -1}, "samples: expected None or an integer from 1, got -1"),
         ({"patch_scores": maps(1)}, "patch_scores: expected 2 maps, got 1"),
         ({"patch_scores": maps() * torch.nan}, "patch_scores: expected finite scores, got 40"),
         ({"targets": torch.tensor([0, 3])}, "targets: expected indices below K = 3, got 3"),
@@ -270,8 +341,12 @@ def test_infidelity_refuses(wrong, message):
         *BOTH,
         ({"radius": 0}, "radius: expected a number above 0, got 0"),
         ({"radius": float("nan")}, "radius: expected a number above 0, got nan"),
-        ({"explain": lambda images, targets: images[:0]}, r"explain: expected maps of shape \(1, "),
-        ({"explain": lambda images, targets: None}, "explain: expected maps .*, got NoneType"),
+        (
+            {"explain": lambda images, targets: images[:0]},
+            r"explain: expected maps of shape \(1, ...\), got \(0, 3, 8, 10\)",
+        ),
+        ({"explain": lambda images, targets: images.mean((1, 2, 3))}, r"maps .*, got \(1,\)"),
+        ({"explain": lambda images, targets: [1]}, "explain: expected maps .*, got list"),
     ],
 )
 def test_sensitivity_refuses(wrong, message):

@@ -12,14 +12,18 @@ import sys
 import time
 import tracemalloc
 import warnings
+from functools import cache
 
+import killed
 import pytest
 import timm
 import torch
+from report_runs import write_run
 from torch import nn
 
 import infsa_explain
 import infsa_explain.models
+from infsa_explain.checkpoints import read_checkpoint
 from infsa_explain.data import PhotoDigits, Subset
 from infsa_explain.evaluate import (
     Accuracy,
@@ -36,6 +40,7 @@ from infsa_explain.evaluate import (
     read_rows,
 )
 from infsa_explain.evaluate.memory import out_of_memory
+from infsa_explain.interrupting import ends_when_interrupted, says_when_interrupted
 
 #: A command that takes seconds, and ends with a table of other than ASCII letters.
 MORF = ("morf", "--limit", "3", "--steps", "2", "--methods", "degree,random")
@@ -235,13 +240,22 @@ class TestSurroundings:
     @pytest.mark.parametrize(
         ("python", "environment"),
         [
-            ((), {"HOME": "/proc", "XDG_CACHE_HOME": None, "LC_ALL": "C", "LANG": None}),
+            (
+                ("-OO",),
+                {
+                    **{"HOME": "/proc", "XDG_CACHE_HOME": None, "LC_ALL": "C", "LANG": None},
+                    "TORCH_NUM_THREADS": "1",
+                },
+            ),
             (
                 ("-O", "-W", "error", "-W", "ignore::DeprecationWarning"),
                 {"HOME": None, "TERM": "dumb", "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
             ),
         ],
-        ids=["home not writable, locale C", "optimised, warnings are errors, no HOME"],
+        ids=[
+            "home not writable, locale C, no docstrings",
+            "optimised, warnings are errors, no HOME",
+        ],
     )
     def test_all_goes_as_usual(self, tmp_path, table, python, environment):
         process = start(*MORF, python=python, **environment)
@@ -343,9 +357,157 @@ class TestBrokenModels:
         with pytest.raises(ValueError, match=r"layer blocks.0.attn .* q holds NaN or infinite"):
             measure(broken, data, Boxes(**MAPS))
 
+    def test_accuracy(self, model):
+        """NaN is above nothing and below nothing, and would rank first."""
+        broken = timm.create_model("infvit_linear_digits", depth=1, embed_dim=16, num_heads=2)
+        nn.init.constant_(broken.head.bias, torch.nan)
+        with pytest.raises(ValueError, match="are NaN or infinite: its weights are broken"):
+            measure(broken.eval(), PhotoDigits("val", 2), Accuracy())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
+class TestCtrlC:
+    def test_in_a_call_that_python_cannot_stop(self):
+        code = (
+            "import hashlib\n"
+            "from infsa_explain.interrupting import ends_when_interrupted, says_when_interrupted\n"
+            "with ends_when_interrupted(0.2), says_when_interrupted(lambda: print('kept')):\n"
+            "    print('ready', flush=True)\n"
+            "    hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=take_interrupts,
+        )
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert done(process) == (130, "kept\n", "interrupted\n")
+
+    @pytest.fixture
+    def handler(self):
+        """Sets what Ctrl-C does; as found afterwards, for who runs this may ignore it."""
+        found = signal.getsignal(signal.SIGINT)
+        yield lambda wanted: signal.signal(signal.SIGINT, wanted)
+        signal.signal(signal.SIGINT, found)
+
+    def test_elsewhere_it_is_an_exception_and_handlers_are_as_found(self, handler):
+        handler(signal.default_int_handler)
+        said = []
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt), ends_when_interrupted():
+                with says_when_interrupted(lambda: said.append("inner")):
+                    pass
+                with says_when_interrupted(lambda: said.append("outer")):
+                    signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            assert signal.set_wakeup_fd(-1) == -1
+        assert said == ["outer"] * 2
+
+    def test_where_it_is_ignored_it_stays_so(self, handler):
+        handler(signal.SIG_IGN)
+        with ends_when_interrupted():
+            signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_training_interrupted(cli, tmp_path, monkeypatch):
+    def stop(recipe, out, **options):
+        (tmp_path / "last.pt").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("infsa_explain.train.train", stop)
+    kept = f"the epochs so far are kept in {tmp_path}: the same command with --resume goes on\n"
+    assert cli("train", "--out", tmp_path) == (130, "", kept + "interrupted\n")
+
 
 def test_warnings_are_found_as_they_were(cli):
     """By whoever calls the command line from a program."""
     before = warnings.formatwarning, list(warnings.filters)
     assert cli("methods")[0] == 0
     assert (warnings.formatwarning, list(warnings.filters)) == before
+
+
+def files_of(folder):
+    """What a command wrote, whole; no leavings, no times, and no date."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            content = path.read_bytes()
+            found[path.name] = re.sub(rb'"seconds": [\d.e-]+', b"", content)
+    return found
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills by a signal")
+class TestKilled:
+    """At a file operation, and gone on with: as if nothing had been."""
+
+    COMMANDS = {
+        "train": ("train", "--out"),
+        "align": ("align", "--limit", 4, "--batch-size", 2, "--out"),
+        "bench": (
+            *("bench", "--sizes", "32,64", "--mechanisms", "linear", "--depth", 1),
+            *("--width", 32, "--heads", 4, "--device", "cpu", "--out"),
+        ),
+    }
+
+    @pytest.fixture(scope="class")
+    def whole(self, tmp_path_factory):
+        """The files of a command undisturbed."""
+
+        @cache
+        def files(name):
+            folder = tmp_path_factory.mktemp("whole") / name
+            assert killed.run([*self.COMMANDS[name], folder], folder) == 0
+            return files_of(folder)
+
+        return files
+
+    def check(self, name, whole, folder, moment):
+        """Whether the command got as far as to be killed."""
+        command = [*self.COMMANDS[name], folder]
+        code = killed.run(command, folder, moment)
+        assert code in (-signal.SIGKILL, 0)
+        for path in folder.glob("*.safetensors"):
+            read_checkpoint(path)
+        if (folder / "config.json").exists():
+            assert len(read_rows(folder)) in (0, 32, 64)
+        assert killed.run([*command, "--resume"], folder) == 0
+        assert self.comparable(files_of(folder)) == self.comparable(whole(name))
+        return code != 0
+
+    @staticmethod
+    def comparable(files):
+        """Less what holds times, dates, or the names of folders and temporary files."""
+        varies = ("alignment.", "summary.", "progress.", "config.json", "bench.svg", "last.pt")
+        return {name: content for name, content in files.items() if not name.startswith(varies)}
+
+    @pytest.mark.parametrize(("name", "moment"), [("train", 9), ("align", 7), ("bench", 2)])
+    def test_once(self, whole, tmp_path, name, moment):
+        assert self.check(name, whole, tmp_path / "run", moment)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_anywhere(self, whole, tmp_path, name):
+        moments = 0
+        while self.check(name, whole, tmp_path / str(moments), moments):
+            moments += 1
+        assert moments >= 4
+
+    @pytest.mark.parametrize("moments", [(3,), pytest.param(range(99), marks=pytest.mark.slow)])
+    def test_a_report(self, tmp_path, moments):
+        """The page is the one before or the new one."""
+        folder = write_run(tmp_path / "run")
+        page = folder / "report.html"
+        command = ["report", folder, "--no-images"]
+        assert killed.run(command, folder) == 0
+        new = page.read_bytes()
+        assert new.rstrip().endswith(b"</html>")
+        for moment in moments:
+            page.write_bytes(b"the one before")
+            code = killed.run(command, folder, moment)
+            assert page.read_bytes() == (new if code == 0 else b"the one before")
+            if code == 0:
+                break

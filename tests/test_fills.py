@@ -102,6 +102,10 @@ def test_noise_follows_the_seed():
     assert shown[0].equal(shown[1])
     assert not shown[0].equal(shown[2])
     assert shown[0][0].equal(shown[0][1])
+    pixel_fill(model, "noise")(images, removed)
+    default = model.images
+    pixel_fill(model, "noise", seed=0)(images, removed)
+    assert default.equal(model.images)
 
 
 def test_blur_of_a_constant_image_is_that_image():
@@ -210,7 +214,8 @@ def test_errors_on_building(fill, settings, message):
         (torch.ones(1, 3, 4, 4).byte(), torch.ones(1, 2, 2).bool(), "got .* torch.uint8"),
         (torch.ones(1, 3, 4, 4), torch.ones(1, 2, 2), "removed: expected bool .* torch.float32"),
         (torch.ones(1, 3, 4, 4), torch.ones(2, 2, 2).bool(), r"bool of shape \(1, gh <= 4"),
-        (torch.ones(1, 3, 4, 4), torch.ones(1, 5, 2).bool(), r"got \(1, 5, 2\)"),
+        (torch.ones(1, 3, 4, 6), torch.ones(1, 5, 2).bool(), r"gh <= 4, gw <= 6\), got \(1, 5, 2\)"),
+        (torch.ones(1, 3, 4, 6), torch.ones(1, 0, 2).bool(), r"removed: .* got \(1, 0, 2\)"),
         (torch.ones(1, 3, 4, 4), torch.ones(1, 2).bool(), r"got \(1, 2\)"),
     ],
 )

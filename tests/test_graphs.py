@@ -12,7 +12,9 @@ from timm.layers.attention import Attention
 from torch import nn
 
 import infsa_explain.models  # noqa: F401  (registers the models)
+from infsa_explain import attention
 from infsa_explain.attention import LinearInfSA
+from infsa_explain.families import timm_vits
 from infsa_explain.graphs import attention_kinds, capture, dead_heads
 
 NAMES = {
@@ -195,6 +197,48 @@ def test_padded_images():
     assert capture(model, images(1, 20, 30)).grid == (3, 4)
 
 
+def test_some_layers(kind):
+    """The same queries and keys as of all layers, and no hook of the others reads."""
+    model, x = build(kind, **PREFIX), images()
+    every = capture(model, x)
+    assert (every.indices, every.kinds) == ((0, 1, 2), (kind,) * 3)
+    for given, indices in ([-1], (2,)), ([2, 0, 0], (0, 2)), ((1,), (1,)), ([], ()):
+        some = capture(model, x, layers=given)
+        assert (some.indices, some.kinds) == (indices, (kind,) * 3)
+        assert torch.equal(some.logits, every.logits)
+        assert len(some.layers) == len(indices)
+        for index in indices:
+            assert torch.equal(some.layer(index).operator.q, every.operators[index].q)
+            assert torch.equal(some.layer(index).operator.k, every.operators[index].k)
+    with pytest.raises(ValueError, match=r"layer 0 was not captured, only \[1\]"):
+        capture(model, x, layers=[1]).layer(0)
+    with pytest.raises(ValueError, match=r"layer 3 is out of range: the model has 3"):
+        capture(model, x, layers=[3])
+    assert hooks(model) == 0
+
+
+class Adapted(nn.Linear):
+    """A projection that does more than its weight says."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("arguments", [{}, {"qk_norm": True}, {"qkv_bias": False}])
+def test_queries_and_keys_in_chunks(kind, arguments, adapted, monkeypatch):
+    monkeypatch.setattr(attention, "CHUNK", 7)
+    layer, x = build(kind, **arguments).blocks[0].attn, torch.randn(2, 40, 96)
+    if adapted:
+        layer.qkv.__class__ = Adapted
+    with torch.no_grad():
+        found = attention.queries_keys(layer, x)
+        q, k, _ = layer.qkv(x).reshape(2, 40, 3, 8, 12).permute(2, 0, 3, 1, 4)
+        expected = layer.q_norm(q), layer.k_norm(k)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_dtype_of_the_model(kind, dtype):
     """float64 graphs stay so; those of a bfloat16 model are float32."""
@@ -297,16 +341,16 @@ def test_dead_heads(kind):
     assert torch.equal(dead_heads(capture(model, images())), expected)
 
 
-def test_a_linear_head_can_be_dead_where_its_graph_is_not():
+def test_a_linear_head_can_be_dead_where_its_graph_is_not(monkeypatch):
     """q = ±1 with −1 in the majority and k = 1: the central query is negative, A+ is not zero."""
     model = build("linear", **PREFIX)
 
-    def negative(x):
+    def negative(layer, x):
         q = -torch.ones(len(x), 8, x.shape[1], 12)
         q[:, :, 0] = 1
-        return q, torch.ones_like(q), torch.ones_like(q)
+        return q, torch.ones_like(q)
 
-    model.blocks[0].attn.queries_keys_values = negative
+    monkeypatch.setattr(timm_vits, "queries_keys", negative)
     graphs = capture(model, images())
     assert dead_heads(graphs)[0].all()
     assert not graphs.operators[0].dead().any()

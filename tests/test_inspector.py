@@ -44,9 +44,9 @@ def ground(sample):
     return cv2.resize(sample.image, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC)
 
 
-def maps(model, sample, method="visits", layer=-1, head=None, gamma=None):
+def maps(model, sample, method="visits", layer=-1, head=None, **options):
     images = infsa_explain.preprocess(model, sample.image)
-    return infsa_explain.explain(model, images, method, layer, head, gamma=gamma).maps[0].numpy()
+    return infsa_explain.explain(model, images, method, layer, head, **options).maps[0].numpy()
 
 
 def test_methods_are_those_that_suit_the_model(inspector):
@@ -56,7 +56,7 @@ def test_methods_are_those_that_suit_the_model(inspector):
 def test_the_map_as_chosen(model, sample, inspector, ground):
     choice = Choice("katz", layer=1, head=3, gamma=0.5, colormap="magma", opacity=0.4)
     (picture,) = inspector.pictures(choice)
-    truth = maps(model, sample, "katz", 1, 3, 0.5)
+    truth = maps(model, sample, "katz", 1, 3, gamma=0.5)
     np.testing.assert_array_equal(picture.values, truth)
     drawn = overlay(ground, truth, colormap="magma", opacity=0.4)
     np.testing.assert_array_equal(picture.pixels, drawn)
@@ -66,6 +66,40 @@ def test_the_map_as_chosen(model, sample, inspector, ground):
     grey = np.full((1, 32, 3), 128, dtype=np.uint8)
     bar = overlay(grey, np.arange(32.0)[None], colormap="magma", opacity=0.4)
     np.testing.assert_array_equal(picture.colours, bar[0])
+
+
+def test_the_map_of_a_class(model, sample, inspector):
+    for target, name in ((3, "3"), (None, "8")):  # predicted is 8
+        (picture,) = inspector.pictures(Choice("relevance", target=target))
+        truth = maps(model, sample, "relevance", target=target)
+        np.testing.assert_array_equal(picture.values, truth)
+        assert picture.caption == f"relevance, layers 0 to 3, of class {name}"
+    assert inspector.look(Choice("visits", target=3)).of == ""
+
+
+def test_classes_to_choose_from(model, sample):
+    seen = view(model, sample.image)
+    probabilities = seen.graphs.logits[0].softmax(-1)
+    values, likely = (each.tolist() for each in probabilities.topk(5))
+    texts = [f"class {i}, {value:.1%}" for i, value in zip(likely, values, strict=True)]
+    others = list(zip(likely[1:], texts[1:], strict=True))
+    assert Inspector.of(seen).targets() == [(None, f"predicted: {texts[0]}"), *others]
+    last = int(probabilities.argmin())
+    ends = f"class {last}, {probabilities[last]:.1%}"
+    assert Inspector.of(seen).targets(last)[5:] == [(last, ends)]
+    labelled = Inspector.of(seen, label=last).targets(last)
+    assert labelled[:2] == [(None, f"predicted: {texts[0]}"), (last, f"label: {ends}")]
+    assert labelled[2:] == others
+    with pytest.raises(ValueError, match="label must be a class of the model, 0 to 9, got 10"):
+        Inspector.of(seen, label=10)
+
+
+def test_a_model_without_a_classifier_has_no_classes():
+    torch.manual_seed(0)
+    vit = VisionTransformer(32, 8, num_classes=0, embed_dim=24, depth=2, num_heads=2).eval()
+    headless = Inspector.of(view(vit, np.zeros((32, 32, 3), dtype=np.uint8)))
+    assert headless.targets(1) == []
+    assert headless.look(Choice("relevance")).of == ""
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -146,6 +180,7 @@ def test_notes_say_where_the_chain_fails(inspector):
         ({"opacity": 2.0}, r"opacity must lie in \[0, 1\]"),
         ({"layer": 4}, "layer 4 is out of range"),
         ({"gamma": 1.0}, r"gamma must lie in \(0, 1\)"),
+        ({"method": "relevance", "target": 10}, "target must be a class of the model, 0 to 9"),
     ],
 )
 def test_refuses(inspector, changed, message):
@@ -176,6 +211,9 @@ class TestWidget:
         )
         assert (widget.menus["layers"], widget.menus["heads"]) == (4, 8)
         np.testing.assert_allclose(widget.menus["boxes"], sample.boxes / 112)
+        of_a_class = {m["name"]: m["of_a_class"] for m in widget.menus["methods"]}
+        assert of_a_class["relevance"] and not of_a_class["visits"]
+        assert [target for target, _ in widget.menus["targets"]][0] is None
 
     def test_a_picture_as_the_browser_takes_it(self, widget, inspector):
         assert (widget.layer, widget.head, widget.patch) == (2, None, None)
@@ -199,6 +237,13 @@ class TestWidget:
         widget.layer = "mean"
         assert widget.pictures[0]["caption"].startswith("visits, layers 0 to 3")
         assert widget.revision == 4
+        widget.method, widget.target = "relevance", 3
+        assert widget.pictures[0]["caption"] == "relevance, layers 0 to 3, of class 3"
+
+    def test_its_script_needs_nothing_from_elsewhere(self, widget):
+        script = str(widget._esm)
+        assert "export default { render }" in script
+        assert not [word for word in ("import ", "import(", "require(", "http") if word in script]
 
     def test_what_does_not_suit_is_said(self, widget):
         before = widget.pictures

@@ -9,7 +9,7 @@ import infsa_metrics
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from infsa_metrics import (
@@ -97,7 +97,6 @@ def tied_maps(draw):
     return torch.from_numpy(scores)[None].to(dtype), torch.from_numpy(mask)[None]
 
 
-@settings(max_examples=60, deadline=None)
 @given(tied_maps())
 def test_ties(case):
     scores, mask = case
@@ -109,7 +108,6 @@ def test_ties(case):
         assert mass_accuracy(scores, mask).item() == pytest.approx(expected, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(tied_maps(), st.sampled_from([0, 1, 1.5, 2, 2.9, 40]))
 def test_pointing_game_at_any_tolerance(case, tolerance):
     scores, mask = case
@@ -310,7 +308,6 @@ def test_bad_mask_for_prevalence():
 halves = st.integers(-6, 16).map(lambda n: n / 2)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(halves, halves, halves, halves), max_size=3))
 def test_box_mask_pixel_by_pixel(corners):
     boxes = [(min(a, b), min(c, d), max(a, b), max(c, d)) for a, b, c, d in corners]

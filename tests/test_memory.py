@@ -14,7 +14,15 @@ CPU = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memor
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(CPU)]
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError(CPU),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+        RuntimeError("std::bad_alloc"),
+    ],
 )
 def test_parts_are_halved_until_they_fit(error):
     tried = []

@@ -10,6 +10,7 @@ from scipy import stats
 from small_vits import NAMES, build, images
 
 from infsa_explain import centrality
+from infsa_explain.families import timm_vits
 from infsa_explain.graphs import capture
 from infsa_explain.methods import (
     METHODS,
@@ -21,6 +22,7 @@ from infsa_explain.methods import (
     model_method,
 )
 from infsa_explain.methods.explaining import explain_graphs
+from infsa_explain.operator import AttentionOperator
 
 #: Every method on every kind of attention that it is for.
 EVERY = [
@@ -72,7 +74,8 @@ def test_maps_are_the_patch_tokens_in_raster_order(method, kind, variant):
     with torch.no_grad():
         assert torch.equal(result.logits, model(x))
     assert result.method == method
-    assert result.diagnostics["dead_heads"].shape == (3, 2, 8)
+    used = 1 if METHODS[method].scope == "layer" else 3
+    assert result.diagnostics["dead_heads"].shape == (used, 2, 8)
 
 
 @pytest.mark.parametrize(("method", "kind"), EVERY)
@@ -150,7 +153,7 @@ def test_dead_heads(method, kind):
     """A head is left out where it says nothing, and the map is NaN where none is left."""
     model, x = kill(build(kind), 2, [1, 6]), images()
     result = explain(model, x, method)
-    assert result.diagnostics["dead_heads"][2, :, [1, 6]].all()
+    assert result.diagnostics["dead_heads"][0, :, [1, 6]].all()
     heads = torch.stack([explain(model, x, method, head=h).maps for h in range(8)])
     assert heads[[1, 6]].isnan().all()
     same(result.maps, heads[[0, 2, 3, 4, 5, 7]].nanmean(0))
@@ -500,3 +503,42 @@ def test_a_map_is_of_its_target_if_it_is_of_a_class(method, kind):
         assert (maps(other) - maps(None)).abs().amax((1, 2)).min() > 1e-6
     else:
         assert torch.equal(maps(other), maps(None))
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+@pytest.mark.parametrize(
+    ("layer", "read"), [(-1, [2]), (0, [0]), ("last", [2]), ("mean", [0, 1, 2])]
+)
+def test_only_the_layers_used_are_read(monkeypatch, layer, read):
+    model = build("linear")
+    names, calls = {block.attn: i for i, block in enumerate(model.blocks)}, []
+    own = timm_vits.queries_keys
+    monkeypatch.setattr(
+        timm_vits,
+        "queries_keys",
+        lambda module, x: (calls.append(names[module]), own(module, x))[1],
+    )
+    result = explain(model, images(), "linear", layer=layer)
+    assert calls == read
+    expected = explain_graphs(capture(model, images()), get_method("linear"), layer=layer)
+    assert torch.equal(result.maps, expected.maps)
+    assert torch.equal(result.diagnostics["dead_heads"], expected.diagnostics["dead_heads"])
+
+
+def test_linear_maps_never_look_at_the_whole_graph(monkeypatch):
+    """N² entries of 331,777 tokens would take an hour."""
+    expected = explain(build("linear"), images(), "linear").maps
+    monkeypatch.setattr(AttentionOperator, "_tiles", lambda self: 1 / 0)
+    assert torch.equal(explain(build("linear"), images(), "linear").maps, expected)
+
+
+def test_methods_of_the_whole_model_want_every_layer():
+    graphs = capture(build("pure"), images(), layers=[1])
+    with pytest.raises(
+        ValueError, match=r"series is of the whole model, and only layers \[1\] of 3"
+    ):
+        explain_graphs(graphs, get_method("series"))
+    with pytest.raises(ValueError, match="layer 2 was not captured"):
+        explain_graphs(graphs, get_method("visits"))

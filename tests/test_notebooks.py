@@ -10,8 +10,6 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
-#: Run with every test; the others take a minute each.
-QUICK = "01_look"
 
 
 def pictures(notebook):
@@ -49,13 +47,7 @@ def test_notebook_is_committed_as_it_ran(path):
     assert not [place for place in ("/home", "/root", "/tmp", "/work", "C:\\") if place in said]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=() if path.stem == QUICK else pytest.mark.slow, id=path.stem)
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_notebook_runs_and_shows_what_it_was_committed_with(path):
     fresh = nbformat.read(path, as_version=4)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
+from timm.data import create_transform
 
 from infsa_explain import models  # noqa: F401  (registers the names)
 from infsa_explain.preprocessing import data_config, frame_boxes, preprocess, visible_region
@@ -56,6 +61,66 @@ class TestPreprocess:
         assert data_config(digits_model)["input_size"] == (3, 112, 112)
         small = timm.create_model("infvit_linear_digits", depth=1, img_size=(64, 96))
         assert data_config(small)["input_size"] == (3, 64, 96)
+
+
+def waves(height, width):
+    y, x = np.mgrid[:height, :width]
+    channels = [np.sin(x / 7), np.cos(y / 9), np.sin((x + y) / 11)]
+    return (128 + 120 * np.stack(channels, -1)).astype(np.uint8)
+
+
+class TestStrips:
+    """Timm's own transform resizes a strip whole; what its crop keeps is the same."""
+
+    @pytest.mark.parametrize("size", [96, (96, 160), (160, 96)], ids=str)
+    @pytest.mark.parametrize(
+        "config",
+        [{}, {"crop_pct": 1.0}, {"crop_mode": "squash"}, {"crop_mode": "border"}],
+        ids=["centre", "whole", "squash", "border"],
+    )
+    def test_as_timm_has_it(self, size, config):
+        """To two grey levels: Pillow rounds between its passes, in an order of its choice."""
+        model = vit(size, mean=(0, 0, 0), std=(1, 1, 1), **config)
+        transform = create_transform(**data_config(model), is_training=False)
+        for shape in ((3, 100), (100, 3), (1, 50), (51, 1), (3, 203), (2000, 101), (90, 1999)):
+            image = waves(*shape)
+            expected = transform(Image.fromarray(image))
+            np.testing.assert_allclose(
+                preprocess(model, image)[0], expected, rtol=0, atol=2.1 / 255
+            )
+
+    def test_others_are_timms_to_the_last_bit(self):
+        model = vit(96)
+        transform = create_transform(**data_config(model), is_training=False)
+        for shape in ((300, 200), (96, 96), (20, 320), (96, 1500)):
+            image = waves(*shape)
+            assert torch.equal(preprocess(model, image)[0], transform(Image.fromarray(image)))
+
+    def test_one_too_thin_for_timm(self):
+        """Its border mode would make it no pixels high."""
+        image = np.full((1, 2000, 3), 255, np.uint8)
+        seen = preprocess(vit(64, crop_mode="border", crop_pct=1.0), image)[0, 0]
+        border = seen[0, 0]
+        assert (seen != border).sum() == 64 and seen[31:33].max() > border
+
+    @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="needs Linux's /proc")
+    @pytest.mark.parametrize("shape", [(3, 20_000), (20_000, 3), (1, 1_000_000)])
+    def test_memory(self, shape):
+        """Resized whole, the first two take 1 GB."""
+        model, image = vit(224), np.full((*shape, 3), 7, np.uint8)
+        preprocess(model, image[:, :9])
+        before = peak_bytes(reset=True)
+        preprocess(model, image)
+        frame_boxes(model, np.array([[0, 0, 1, 1]]), *shape)
+        assert peak_bytes() - before < 30_000_000
+
+
+def peak_bytes(reset=False):
+    """The most memory that this process has had since it was reset."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 class TestVisibleRegion:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
+from browsers import chromium, missing, resize
 from report_runs import digits_run, rows_of, write_run
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of selenium's own sockets
-    pytest.mark.skipif(find_spec("selenium") is None, reason="selenium is not installed"),
-    pytest.mark.skipif(
-        not (shutil.which("chromium") and shutil.which("chromedriver")),
-        reason="no chromium and chromedriver",
-    ),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync "
-    "--window-size=1280,900"
-)
 MODEL = "infvit_linear_digits"
 IMAGES = 6
 #: Of every text on the page: its size in pixels as it is on the screen.
@@ -71,16 +60,8 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -88,10 +69,7 @@ def shown(browser, page):
     """The browser with the page, 1280 pixels wide and light; nothing may be logged."""
 
     def show(path=page, width=1280, scheme="light"):
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        resize(browser, width, scheme=scheme)
         browser.get(f"file://{path}")
         return browser
 
@@ -161,6 +139,39 @@ def test_the_legend_shows_and_hides_lines(shown):
     assert all(displayed(driver, lines))
     driver.find_element(By.CSS_SELECTOR, "button[data-order=lerf]").click()
     assert not any(displayed(driver, ".line.lerf")) and all(displayed(driver, ".line.morf"))
+
+
+def test_many_lines_begin_with_the_most_relevant_first(shown, tmp_path):
+    from infsa_explain.report.html import write_page
+    from infsa_explain.report.reading import read_run
+
+    methods = ("visits", "katz", "perron", "linear", "degree", "random", "centre")
+    driver = shown(write_page(read_run(write_run(tmp_path / "run", methods=methods)), "none"))
+    assert all(displayed(driver, ".line.morf")) and not any(displayed(driver, ".line.lerf"))
+    button = driver.find_element("css selector", "button[data-order=lerf]")
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    assert all(displayed(driver, ".line.lerf")) and all(displayed(driver, ".line.morf"))
+
+
+def test_what_there_is_to_scroll_to_is_shaded(shown):
+    """At its right edge a table is shaded as long as more of it lies there."""
+    driver = shown(width=390)
+    box = driver.find_element("css selector", "#boxes .scroll")
+    driver.execute_script("arguments[0].scrollIntoView()", box)
+    cut = column(driver, box)
+    driver.execute_script("arguments[0].scrollLeft = 1e6", box)
+    assert column(driver, box).max() == 255 > cut.max()
+
+
+def column(driver, box):
+    """Grey levels of the last column of pixels that a box has on the screen, in empty rows."""
+    import io
+
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(box.screenshot_as_png)).convert("L"))
+    return pixels[:4, -1]  # above the table's text
 
 
 def test_pointing_at_a_line_tells_its_values(shown):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -157,10 +159,21 @@ def test_an_image_does_not_depend_on_its_batch(measure, dtype):
 
 
 @pytest.mark.parametrize("measure", PAIRED)
-@pytest.mark.parametrize("shapes", [((2, 4, 4), (2, 4, 5)), ((2, 4, 4), (1, 4, 4)), ((4, 4),) * 2])
+@pytest.mark.parametrize(
+    "shapes",
+    [((2, 4, 4), (2, 4, 5)), ((2, 4, 4), (1, 4, 4)), ((4, 4),) * 2, ((2, 0, 4),) * 2],
+)
 def test_maps_that_do_not_fit_are_refused(measure, shapes):
-    with pytest.raises(ValueError, match=r"expected one shape \(B, gh, gw\), got a \("):
+    message = f"a, b: expected one shape (B, gh, gw), got a {shapes[0]}, b {shapes[1]}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         measure(*(torch.rand(shape) for shape in shapes))
+
+
+def test_documented_defaults():
+    a, b = tensors(*np.random.default_rng(2).random((2, 3, 14, 14)))
+    assert torch.equal(ssim(a, b), ssim(a, b, window=7))
+    x = images()
+    assert torch.equal(stability(brightness, x), stability(brightness, x, noise=0.05, draws=4))
 
 
 def test_what_ssim_refuses():
@@ -193,7 +206,7 @@ def test_agreement_is_nan_in_the_row_and_column_of_a_constant_map():
 
 
 def test_agreement_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="at least one method, got none"):
+    with pytest.raises(ValueError, match="^maps: expected at least one method, got none$"):
         agreement({})
 
 
@@ -277,6 +290,9 @@ def test_noise_goes_with_the_image_not_with_its_place(dtype):
         assert torch.equal(alone[0], found[place])
     assert torch.equal(stability(brightness, x, noise=0.1), stability(brightness, x, noise=0.1))
     assert not torch.equal(stability(brightness, x, noise=0.1), found)
+    explain, given = recorded(brightness)
+    stability(explain, x, draws=1)
+    assert [shown.dtype for shown in given] == [dtype] * 2
 
 
 def test_stability_without_an_order_or_a_range_is_nan():
@@ -325,7 +341,7 @@ def test_explain_may_take_gradients_and_inputs_stay():
         ({"seeds": "abc"}, "seeds: expected 3, one an image, got 'abc'"),
         ({"explain": lambda x: x}, r"explain: .* got \(3, 3, 8, 8\)"),
         ({"explain": lambda x: x[:1, 0]}, r"explain: expected maps .*\(3, gh, gw\), got \(1, 8"),
-        ({"explain": lambda x: None}, "explain: .* got NoneType"),
+        ({"explain": lambda x: [x]}, "explain: .* got list"),
     ],
 )
 def test_what_stability_refuses(arguments, message):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from token_graphs import by_definition, queries_keys
 
@@ -127,7 +127,6 @@ systems_at_random = st.sampled_from(sorted(SYSTEMS))
 
 
 @SOLVERS
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     pair=graphs_at_random,
     gamma=st.sampled_from([0.05, 0.5, 0.95, 0.99]),
@@ -154,7 +153,6 @@ def test_the_error_bound_holds(direct, pair, gamma, system, token, tol, max_byte
     assert (x[unreachable] == rhs[unreachable]).all()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     pair=graphs_at_random,
     gamma=st.sampled_from([0.5, 0.95, 0.999]),
@@ -278,7 +276,6 @@ def test_gamma_may_be_the_parameter_of_a_model():
 # ---------------------------------------------------------------- Arnoldi
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31), tokens=st.integers(2, 20), columns=st.integers(1, 3))
 def test_arnoldi_spans_the_krylov_space(seed, tokens, columns):
     rng = np.random.default_rng(seed)

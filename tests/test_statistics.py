@@ -72,11 +72,21 @@ def test_one_value_has_no_interval():
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.3])
-def test_constant_values(value):
+@pytest.mark.parametrize("n", [2, 3, 9])  # the sum of three times 0.1, divided by 3, is not 0.1
+def test_constant_values(value, n):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = bootstrap_mean([value] * 9)
-    assert (result.mean, result.low, result.high, result.n) == (value, value, value, 9)
+        result = bootstrap_mean([value] * n)
+    assert (result.mean, result.low, result.high, result.n) == (value, value, value, n)
+
+
+@pytest.mark.filterwarnings("ignore:Degrees of freedom:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_one_resample_is_its_own_interval():
+    result = bootstrap_mean([1.0, 2.0, 4.0], resamples=1, seed=5)
+    means = [sum(x) / 3 for x in itertools.product([1.0, 2.0, 4.0], repeat=3)]
+    assert result.low == result.high
+    assert min(abs(result.low - mean) for mean in means) < 1e-11
 
 
 def test_values_that_hardly_vary_fall_back_to_the_percentile_interval():
@@ -98,6 +108,16 @@ def test_the_seed_decides():
     x = normal(20)
     assert bootstrap_mean(x, seed=3) == bootstrap_mean(x, seed=3)
     assert bootstrap_mean(x, seed=3) != bootstrap_mean(x, seed=4)
+    test, interval = paired_test(x, 0 * x, seed=3), bootstrap_mean(x, resamples=9999, seed=3)
+    assert (test.low, test.high) == (interval.low, interval.high)
+    assert test == paired_test(x, 0 * x, seed=3)  # 2²⁰ signs: drawn
+    assert test.p_value != paired_test(x, 0 * x, seed=4).p_value
+
+
+def test_documented_defaults():
+    x = normal(20)
+    assert bootstrap_mean(x) == bootstrap_mean(x, confidence=0.95, resamples=10_000, seed=0)
+    assert paired_test(x, 0 * x) == paired_test(x, 0 * x, seed=0, resamples=9999)
 
 
 def test_tensors_arrays_and_sequences_agree():
@@ -169,6 +189,13 @@ def test_constant_difference_has_a_p_value_but_no_effect_size():
     assert math.isnan(result.effect_size)
 
 
+def test_two_small_differences():
+    """0.1 and 0.3: of four signs two are as extreme; mean 0.2, standard deviation 0.1 √2."""
+    result = paired_test([0.1, 0.3], [0.0, 0.0])
+    assert result.p_value == 0.5
+    assert result.effect_size == pytest.approx(math.sqrt(2), rel=1e-14)
+
+
 def test_pairs_with_a_nan_are_excluded():
     a, b = [1.0, NAN, 3.0, 4.5, 2.0], [0.5, 1.0, NAN, 1.0, 3.0]
     result, plain = paired_test(a, torch.tensor(b)), paired_test([1.0, 4.5, 2.0], [0.5, 1.0, 3.0])
@@ -193,6 +220,7 @@ def test_holm_by_hand():
     np.testing.assert_allclose(holm([0.6, 0.4, 0.9]), [1, 1, 1], rtol=0)
     np.testing.assert_allclose(holm([0.02, 0.02]), [0.04, 0.04], rtol=1e-14)
     assert holm([0.3]).tolist() == [0.3]
+    assert holm([0.0, 1.0]).tolist() == [0.0, 1.0]
     assert holm([]).tolist() == []
 
 
@@ -225,7 +253,12 @@ def test_holm_passes_nan_through():
         (lambda: bootstrap_mean([1.0, math.inf]), "values: expected finite values or NaN"),
         (lambda: bootstrap_mean(["a"]), r"values: expected 1-D numbers, got \['a'\]"),
         (lambda: bootstrap_mean([1.0, 2.0], confidence=95), r"confidence: .* \(0, 1\), got 95"),
+        (lambda: bootstrap_mean([1.0, 2.0], confidence=0), r"confidence: .* \(0, 1\), got 0"),
+        (lambda: bootstrap_mean([1.0, 2.0], confidence=1), r"confidence: .* \(0, 1\), got 1"),
         (lambda: bootstrap_mean([1.0, 2.0], resamples=0), "resamples: .* at least 1, got 0"),
+        (lambda: paired_test([[1.0]], [1.0]), r"^a: expected shape \(n,\), got \(1, 1\)$"),
+        (lambda: paired_test([1.0], [[1.0]]), r"^b: expected shape \(n,\), got \(1, 1\)$"),
+        (lambda: holm([[0.5]]), r"^p_values: expected shape \(n,\), got \(1, 1\)$"),
         (lambda: paired_test([1.0, 2.0], [1.0]), "b: expected 2 values, as many as in a, got 1"),
         (lambda: paired_test([1.0, 2.0], [1.0, 2.0], resamples=0), "resamples: .* got 0"),
         (lambda: holm([0.5, 1.5]), r"p_values: expected values in \[0, 1\], got \[0.5, 1.5\]"),

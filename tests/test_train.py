@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
@@ -297,7 +297,6 @@ def digit_boxes(draw):
 
 class TestWindow:
     @given(boxes=digit_boxes(), grid=GRID, progress=st.integers(0, 15), seed=st.integers(0, 99))
-    @settings(deadline=None, max_examples=150)
     def test_covers_the_box_with_a_square_of_patches(self, boxes, grid, progress, seed):
         torch.manual_seed(seed)
         model = vit(grid, grid)

@@ -5,17 +5,26 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 from PIL import Image
+from report_runs import write_run
+from safetensors.torch import save_file
 from timm.models import VisionTransformer
 
+from infsa_explain.checkpoints import read_checkpoint, save
 from infsa_explain.data import ImageFolder, Sample, TableImages, open_data, open_label_map
 from infsa_explain.data.annotations import read_coco
 from infsa_explain.evaluate import RunFolder, Shard, read_rows
 from infsa_explain.files import replacing, write_text
 from infsa_explain.mapping import write_maps
+from infsa_explain.models import load
+from infsa_explain.report import write_report
 
 OUTSIDE = ("../../etc/passwd.jpg", "/etc/passwd.jpg", "a/../../b.jpg", "..", "a\0.jpg")
 CONFIG = {"data": {"images": 4}, "models": {"m": {}}, "measures": {}}
@@ -310,3 +319,160 @@ def test_a_command_on_a_full_disk(cli, tmp_path, monkeypatch):
     assert cli(*options, tmp_path / "run", "--resume")[0] == 0
     for name in ("rows.1-of-1.jsonl", "summary.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+class TestCheckpointsNameNothingElse:
+    @pytest.mark.parametrize(
+        "extra",
+        [
+            {"checkpoint_path": "elsewhere.pt"},
+            {"pretrained": True},
+            {"pretrained_cfg": {"file": "elsewhere.pt"}},
+            {"cache_dir": "/tmp/elsewhere"},
+        ],
+        ids=str,
+    )
+    def test_arguments(self, tmp_path, extra):
+        """Timm would read or fetch what they name."""
+        path = tmp_path / "a.safetensors"
+        model = timm.create_model("infvit_linear_digits", depth=1, embed_dim=16, num_heads=2)
+        save(model, path)
+        weights, metadata = read_checkpoint(path)
+        metadata["arguments"] = json.dumps(json.loads(metadata["arguments"]) | extra)
+        save_file(weights, path, metadata)
+        with pytest.raises(ValueError, match=f"its arguments hold {next(iter(extra))}, which"):
+            load(path)
+
+
+def test_maps_of_long_and_of_equal_names(cli, tmp_path):
+    long = "猫" * 80 + ".png"
+    for name in (long, "a b.png", "a_b.png"):
+        picture(tmp_path / name)
+    options = ("--method", "centre", "--out", tmp_path / "out")
+    assert cli("map", tmp_path / long, tmp_path / "a b.png", *options)[0] == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {
+        f"{stem}.centre.{e}" for stem in ("猫" * 66, "a_b.png") for e in ("npy", "png")
+    }
+
+
+def test_maps_of_images_with_one_name(cli, tmp_path):
+    for folder in "abc":
+        picture(tmp_path / folder / "x.png")
+    images = [tmp_path / folder / "x.png" for folder in "abc"]
+    code, stdout, _ = cli("map", *images, "--method", "centre", "--out", tmp_path / "out")
+    names = [
+        f"{stem}.centre.{e}" for stem in ("x.png", "x.png-2", "x.png-3") for e in ("npy", "png")
+    ]
+    assert code == 0 and stdout.split() == [str(tmp_path / "out" / name) for name in names]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(names)
+
+
+def test_of_several_images_one_that_is_broken_is_left_out(cli, tmp_path):
+    picture(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"no image")
+    picture(tmp_path / "c.png")
+    options = ("--method", "centre", "--out", tmp_path / "out")
+    code, stdout, stderr = cli("map", *(tmp_path / f"{x}.png" for x in "abc"), *options)
+    assert code == 0
+    assert [Path(line).name for line in stdout.splitlines()] == [
+        f"{x}.png.centre.{e}" for x in "ac" for e in ("npy", "png")
+    ]
+    assert stderr.startswith("left out: image '") and stderr.count("\n") == 1
+    code, stdout, stderr = cli("map", *[tmp_path / "b.png"] * 2, *options)
+    assert (code, stdout, stderr.splitlines()[-1]) == (
+        2, "", "error: none of the 2 images could be read"
+    )  # fmt: skip
+
+
+def test_a_report_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
+    rows = [
+        {
+            "measure": "morf", "model": "ü", "checkpoint": "", "image": str(i), "method": "centre",
+            "order": order, "fill": "mean", "aoc": None, "auc": 0.5, "tied": 0.0,
+            "fractions": [0.0, 1.0], "probabilities": [1.0, 0.0],
+        }
+        for i in range(2)
+        for order in ("morf", "lerf")
+    ]  # fmt: skip
+    write_report(tmp_path, rows)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {path.name for path in before} == {
+        "summary.json", "summary.md", "curves.csv", "curves.png", "curves.svg"
+    }  # fmt: skip
+    assert "ü" in (tmp_path / "curves.csv").read_text("utf-8")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_report(tmp_path, [row | {"auc": 0.1} for row in rows])
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_summaries_are_json(cli):
+    """Which has no NaN: the interval of a single image is null."""
+    code, stdout, _ = cli("sanity", "--limit", 1, "--methods", "degree", "--draws", 1, "--json")
+    assert code == 0
+    (summary,) = json.loads(stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert summary["stability"]["low"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--model", "hf-hub:some/one"], "'hf-hub:some/one' is not bundled, and nothing is downl"),
+        (["--model", "vit_base_patch16_224"], "if you trust it, add --model vit_base_patch16_224"),
+        (["--model", "local-dir:/tmp"], "the run's model 'local-dir:/tmp' is not bundled"),
+        (["--model", "gone.safetensors"], "the run's checkpoint 'gone.safetensors' is not there"),
+        (["--model", "hf-hub:some/one", "--checkpoint", "here.pt"], "'hf-hub:some/one' is not"),
+        (["--model", "vit_tiny_patch16_224", "--checkpoint", "gone.pt"], "'gone.pt' is not there"),
+        ([], "the run's model 'm' is not bundled"),
+    ],
+    ids=str,
+)
+def test_a_run_folder_has_nothing_downloaded(cli, tmp_path, monkeypatch, options, said):
+    """A stranger may have written which models it is of; the user may name them."""
+    asked = []
+
+    def load(name, *, checkpoint, device):
+        asked.append((name, checkpoint))
+        raise ValueError(f"no {name} here")
+
+    monkeypatch.setattr("infsa_explain.models.load", load)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.pt").touch()
+    source = {"data": "photo-digits", "split": "val", "limit": 6, "seed": 0}
+    command = shlex.join(["python", "-m", "infsa_explain", "morf", *options])
+    run = write_run(tmp_path / "run", more={"source": source, "command": command})
+    code, _, stderr = cli("report", run)
+    assert code == 0 and stderr.startswith("no images: the run's ") and said in stderr
+    assert stderr.count("\n") == 1 and (run / "report.html").exists() and asked == []
+    named = ("--model", "hf-hub:some/one", "--checkpoint", "mine.pt")
+    assert cli("report", run, *named) == (2, "", "error: no hf-hub:some/one here\n")
+    assert asked == [("hf-hub:some/one", Path("mine.pt"))]
+
+
+def test_a_run_folder_may_name_files_that_are_there(cli, tmp_path, monkeypatch):
+    """They are read as data."""
+    (tmp_path / "here.pt").write_bytes(pickle.dumps(print))
+    monkeypatch.chdir(tmp_path)
+    source = {"data": "photo-digits", "split": "val", "limit": 6, "seed": 0}
+    more = {"source": source, "command": "morf --model vit_tiny_patch16_224 --checkpoint here.pt"}
+    code, _, stderr = cli("report", write_run(tmp_path / "run", more=more))
+    assert code == 0
+    assert stderr.startswith("no images: cannot read here.pt as a checkpoint of weights: ")
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "last.pt"])
+def test_a_damaged_training_run_is_named(cli, tmp_path, monkeypatch, name):
+    recipes = {"photo-digits": {"epochs": 1, "epoch_size": 4, "batch_size": 4}}
+    monkeypatch.setattr("infsa_explain.recipes.RECIPES", recipes)
+    monkeypatch.setattr("infsa_explain.train.HELD_OUT", 2)
+    monkeypatch.setattr("infsa_explain.train.CARD_HELD_OUT", 2)
+    assert cli("train", "--out", tmp_path)[0] == 0
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    code, _, stderr = cli("train", "--out", tmp_path, "--resume")
+    assert code == 2 and stderr.count("\n") == 1 and name in stderr

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ..files import append_alone
 from .measuring import Measurement, OutOfMemory, TooSlow, measure
 from .mechanisms import FUSED, MECHANISMS
 from .settings import PATCH, Setting, available_memory, count, least_bytes
@@ -20,6 +23,8 @@ __all__ = ["CsvFile", "Row", "bench", "exponent", "extrapolate"]
 FITTED = 3
 #: By number of tokens, seconds of a batch.
 Times = dict[int, float]
+#: Measures a setting, with so many repeats, in so many seconds.
+Measure = Callable[[Setting, int, float], Measurement]
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,8 @@ def bench(
     *,
     repeats: int = 5,
     budget: float = 120,
-    measure: Callable[[Setting, int, float], Measurement] = measure,
+    measure: Measure = measure,
+    known: Sequence[Row] = (),
 ) -> Iterator[Row]:
     """Rows, as they are measured; fused softmax, which all are compared with, is always among them.
 
@@ -84,6 +90,7 @@ def bench(
         like: everything else.
         repeats, budget: see :func:`~infsa_explain.bench.measuring.measure`.
         measure: how one setting is measured.
+        known: rows whose settings are not measured again.
 
     Raises:
         ValueError: for unknown mechanisms, sizes that are none, or no repeats.
@@ -94,14 +101,14 @@ def bench(
     wanted = [
         replace(like, mechanism=name, size=size) for size in sorted(set(sizes)) for name in names
     ]
-    return _rows(wanted, repeats, budget, measure)
+    return _rows(wanted, repeats, budget, _remembering(measure, known))
 
 
 def _rows(
     wanted: Sequence[Setting],
     repeats: int,
     budget: float,
-    measure: Callable[[Setting, int, float], Measurement],
+    measure: Measure,
 ) -> Iterator[Row]:
     times: dict[str, Times] = {name: {} for name in MECHANISMS}
     fused: Times = {}
@@ -189,24 +196,61 @@ def extrapolate(times: Times, tokens: int) -> float | None:
     return float(times[largest] * (tokens / largest) ** power)
 
 
+def _remembering(measure: Measure, rows: Sequence[Row]) -> Measure:
+    """A way to measure that answers for the settings of these rows with what they say."""
+    known = {_setting(row): row for row in rows}
+
+    def remember(setting: Setting, repeats: int, budget: float) -> Measurement:
+        row = known.get(setting)
+        if row is None:
+            return measure(setting, repeats, budget)
+        if row.seconds is None or row.state != "measured":
+            raise OutOfMemory if row.state.startswith("OOM") else TooSlow
+        energy = row.joules_per_image
+        joules = None if energy is None else energy * row.batch_size
+        return Measurement(row.seconds, row.repeats, row.peak_bytes or 0, joules)
+
+    return remember
+
+
 class CsvFile:
     """``bench.csv``: a row is on the disk as soon as it is measured.
 
+    Args:
+        path: of the file.
+        resume: go on with the file that is there, if there is one.
+
+    Attributes:
+        rows: that were there already; one that a kill cut short is removed.
+
     Raises:
-        ValueError: if the file is there already.
+        ValueError: if the file is there already and ``resume`` is off, or is no such file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, resume: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        binary = append_alone(path)
         try:
-            self.file = path.open("x", newline="", encoding="utf-8")
-        except FileExistsError:
-            raise ValueError(f"{path} is there already; name another folder in --out") from None
+            content = path.read_bytes()
+            if content and not resume:
+                raise ValueError(
+                    f"{path} is there already; --resume it, or name another folder in --out"
+                )
+            head, end, _ = content.rpartition(b"\r\n")
+            self.rows = _rows_in(path, (head + end).decode())
+            binary.truncate(len(head + end))
+        except ValueError:
+            binary.close()
+            raise
+        self.file = io.TextIOWrapper(binary, encoding="utf-8", newline="")
         self.writer = csv.DictWriter(self.file, [field.name for field in fields(Row)])
-        self.writer.writeheader()
+        if not head:
+            self.writer.writeheader()
 
     def append(self, row: Row) -> None:
-        """Write a row."""
+        """Write a row, unless one of its setting was there already."""
+        if _setting(row) in map(_setting, self.rows):
+            return
         self.writer.writerow(asdict(row))
         self.file.flush()
         os.fsync(self.file.fileno())
@@ -216,3 +260,33 @@ class CsvFile:
 
     def __exit__(self, *_: object) -> None:
         self.file.close()
+
+
+def _setting(row: Row) -> Setting:
+    return Setting(**{field.name: getattr(row, field.name) for field in fields(Setting)})
+
+
+def _rows_in(path: Path, text: str) -> list[Row]:
+    """The rows of a file's text."""
+    kinds = {field.name: str(field.type) for field in fields(Row)}
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if text and reader.fieldnames != [*kinds]:
+        raise ValueError(f"{path} has other columns than a bench.csv of this version")
+    try:
+        return [
+            Row(**{name: _value(kind, line[name]) for name, kind in kinds.items()})
+            for line in reader
+        ]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _value(kind: str, text: str) -> Any:
+    """A field as :class:`Row` has it."""
+    if kind == "str":
+        return text
+    if kind == "bool":
+        return {"True": True, "False": False}[text]
+    if not text and kind.endswith("| None"):
+        return None
+    return int(text) if kind.startswith("int") else float(text)

@@ -6,6 +6,7 @@ layer of a mechanism. Its position embedding is that of 224×224, resampled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,15 @@ from .mechanisms import MECHANISMS, Linformer
 __all__ = ["PATCH", "Setting", "available_memory", "build", "count", "least_bytes", "work"]
 
 PATCH = 16
+
+
+def _linear_flop(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
+    """Of x (..., D) by weightᵀ (D, E), two a multiply-add."""
+    return 2 * math.prod(x) * weight[0]
+
+
+#: oneDNN's linear layer, which PyTorch's counter does not know.
+ONEDNN: dict[Any, Any] = {torch.ops.mkldnn._linear_pointwise: _linear_flop}
 
 
 @dataclass(frozen=True)
@@ -108,8 +118,8 @@ def count(setting: Setting) -> tuple[int, int]:
     `torch.utils.flop_counter` counts matrix products and convolutions from shapes alone, so that
     no memory is needed at any size. It does not see element by element work (norms, softmax,
     relu), nor products inside PyTorch's fused attention on CPUs or in the tiles of Pure InfSA
-    (in-place and oneDNN operators); of those two the textbook form is counted, which does the
-    same products, without what a backward pass computes again.
+    (in-place operators); of those two the textbook form is counted, which does the same products,
+    without what a backward pass computes again.
 
     >>> small = {"depth": 1, "width": 64, "heads": 4}
     >>> count(Setting("softmax", 32, **small))[1] == count(Setting("pure", 32, **small))[1]
@@ -124,7 +134,7 @@ def count(setting: Setting) -> tuple[int, int]:
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]
         }
         images = torch.empty(1, 3, setting.size, setting.size)
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=ONEDNN) as counter:
             work(setting, partial(functional_call, model, weights), images)
     return parameters, counter.get_total_flops()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
+from ..interrupting import says_when_interrupted
 from .options import DeviceOption, JsonOption, OutOption, integer, torch_device
 from .output import print_table, progress
 
@@ -30,12 +32,15 @@ def bench(
     ] = 120,
     device: DeviceOption = "auto",
     out: OutOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Measure what the bench.csv in --out lacks.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Time, memory, GFLOPs and energy of InfSA and rival attention mechanisms.
 
     With --out it writes bench.csv, row by row, and at the end, or when interrupted, bench.md and
-    plots.
+    plots; with --resume settings that have a row there are not measured again.
 
     Example: infsa-explain bench --sizes 224,512,1024 --mechanisms linear,pure --out runs/bench
     """
@@ -58,12 +63,27 @@ def bench(
         compiled=compiled,
         device=torch_device(device),
     )
-    measured = run(sides, names, like, repeats=repeats, budget=budget)
-    file = None if out is None else CsvFile(out / "bench.csv")
+    if resume and out is None:
+        raise ValueError("--resume goes on with the rows in --out, which is not given")
+    file = None if out is None else CsvFile(out / "bench.csv", resume)
+    known = [] if file is None else file.rows
+    measured = run(sides, names, like, repeats=repeats, budget=budget, known=known)
     rows: list[Row] = []
     cells = len(set(sides)) * len({FUSED, *names})
+
+    def say() -> None:
+        if rows and out is not None:
+            print(
+                f"the rows so far are kept in {out}: the same command with --resume goes on",
+                file=sys.stderr,
+            )
+
     try:
-        with file or nullcontext(), progress("cells", cells) as advance:
+        with (
+            file or nullcontext(),
+            says_when_interrupted(say),
+            progress("cells", cells) as advance,
+        ):
             for row in measured:
                 rows.append(row)
                 if file is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from .options import (
     SeedOption,
     load_models,
 )
+from .output import one_line
 
 
 def map_images(
@@ -39,19 +41,29 @@ def map_images(
     """
     import numpy as np
 
-    from ..data import PhotoDigits, Sample, read_image
-    from ..mapping import write_maps
+    from ..data import ImageError, PhotoDigits, Sample, read_image
+    from ..data.samples import readable
+    from ..mapping import file_stems, write_maps
 
     (network,) = load_models([model], [checkpoint] if checkpoint else [], device).values()
     methods = [name.strip() for name in method.split(",")]
-    if images:
-        none = np.zeros((0, 4), np.float32)
-        samples = [Sample(read_image(path), None, none, path.name) for path in images]
-    else:
-        data = PhotoDigits("val", 4, seed)
-        samples = [data[i] for i in range(len(data))]
-    for sample in samples:
+    data = PhotoDigits("val", 4, seed)
+    digits = [] if images else [data[i] for i in range(len(data))]
+    names = [readable(path.name) for path in images] or [digit.image_id for digit in digits]
+    none = np.zeros((0, 4), np.float32)
+    left_out = 0
+    for i, stem in enumerate(file_stems(names)):  # one at a time, for photos may be large
+        try:
+            sample = Sample(read_image(images[i]), None, none, names[i]) if images else digits[i]
+        except ImageError as error:
+            if len(images) == 1:
+                raise
+            print(f"left out: {one_line(str(error))}", file=sys.stderr)
+            left_out += 1
+            continue
         for written in write_maps(
-            network, sample, methods, out, layer=layer, head=head, gamma=gamma
+            network, sample, methods, out, stem=stem, layer=layer, head=head, gamma=gamma
         ):
             print(written)
+    if left_out == len(names):
+        raise ValueError(f"none of the {left_out} images could be read")

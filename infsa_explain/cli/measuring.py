@@ -45,6 +45,13 @@ FillOption = Annotated[str, typer.Option(help="mean, black, blur, noise or drop.
 StepsOption = Annotated[
     str, typer.Option(help="Of the curve: a number, 'few' (at most 24), or 'full': every patch.")
 ]
+FloorOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Clean probability up to which an image has no AOC, and is counted apart.",
+        show_default="0.01 for --target label, else 0",
+    ),
+]
 MaskedOption = Annotated[
     int | None,
     typer.Option("--batch-size", help="Masked images a forward pass; what is fastest if omitted."),
@@ -80,7 +87,7 @@ def morf(
     fill: FillOption = "mean",
     steps: StepsOption = "few",
     target: TargetOption = "predicted",
-    floor: Annotated[float, typer.Option(help="Clean probability below which AOC is void.")] = 0.0,
+    floor: FloorOption = None,
     limit: LimitOption = 50,
     batch_size: MaskedOption = None,
     device: DeviceOption = "auto",
@@ -282,6 +289,7 @@ def evaluate(
     target: TargetOption = "predicted",
     fill: FillOption = "mean",
     steps: StepsOption = "few",
+    floor: FloorOption = None,
     boxes: BoxesOption = "all",
     limit: LimitOption = 50,
     batch_size: MaskedOption = None,
@@ -312,7 +320,12 @@ def evaluate(
     }
     every: dict[str, Callable[[], Any]] = {
         "morf": lambda: evaluate.Morf(
-            **maps, fill=fill, steps=number_of_steps(steps), batch_size=batch_size, amp=amp
+            **maps,
+            fill=fill,
+            steps=number_of_steps(steps),
+            floor=floor,
+            batch_size=batch_size,
+            amp=amp,
         ),
         "boxes": lambda: evaluate.Boxes(**maps, boxes=chosen_boxes(boxes)),
         "align": lambda: evaluate.Alignment(gamma=gamma, seed=seed),

@@ -43,6 +43,17 @@ def report(
     data: Annotated[
         str | None, typer.Option(help="Where the run's images are, if not where they were.")
     ] = None,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            "--model",
+            help="The run's models; repeat. Those that a run folder names are taken only where "
+            "they are bundled or files: nothing is downloaded unasked.",
+        ),
+    ] = [],  # noqa: B006  (typer copies it)
+    checkpoint: Annotated[
+        list[Path], typer.Option("--checkpoint", help="Weights for --model; repeat for seeds.")
+    ] = [],  # noqa: B006
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Draw the best and worst images.")
     ] = True,
@@ -61,9 +72,10 @@ def report(
     gallery: Gallery | str = "the report was made without them"
     if images:
         try:
-            gallery = draw_gallery(run.report, run.config, *_opened(run.config, data, device))
+            found = _opened(run.config, data, model, checkpoint, device)
+            gallery = draw_gallery(run.report, run.config, *found)
         except (ValueError, OSError) as error:
-            if data is not None:
+            if data is not None or model:
                 raise
             gallery = str(error)
             print(f"no images: {error}", file=sys.stderr)
@@ -75,31 +87,56 @@ def report(
 
 
 def _opened(
-    config: dict[str, Any], data: str | None, device: str
+    config: dict[str, Any],
+    data: str | None,
+    names: list[str],
+    checkpoints: list[Path],
+    device: str,
 ) -> tuple[dict[str, nn.Module], ImageData]:
-    """The models and the images of a run, as its command had them.
+    """The models and the images of a run, as its command had them or the user names them.
 
     Of several checkpoints of a model the first.
 
     Raises:
-        ValueError: if something cannot be found again, or is not what it was.
+        ValueError: if something cannot be found again, is not what it was, or would be downloaded
+            because a run folder, which may be a stranger's, says so.
     """
     from ..report.pictures import check_same
 
-    if "source" not in config:
-        raise ValueError("the run does not say where its images came from")
-    source = Source(**config["source"])
+    try:
+        source = Source(**config["source"])
+    except (KeyError, TypeError):
+        raise ValueError("the run does not say where its images came from") from None
     images = (source if data is None else source._replace(data=data)).open()
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--model", action="append", default=[])
-    parser.add_argument("--checkpoint", action="append", default=[], type=Path)
-    given, _ = parser.parse_known_args(shlex.split(config.get("command", "")))
-    models = load_models(given.model or list(config["models"]), given.checkpoint, device)
+    if not names:
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        parser.add_argument("--model", action="append", default=[])
+        parser.add_argument("--checkpoint", action="append", default=[], type=Path)
+        given, _ = parser.parse_known_args(shlex.split(config.get("command", "")))
+        names, checkpoints = given.model or list(config["models"]), given.checkpoint
+        _require_local(names, checkpoints)
+    models = load_models(names, checkpoints, device)
     check_same(
         config, {" ".join(filter(None, key)): model for key, model in models.items()}, images
     )
     first = {name: model for (name, _), model in reversed(models.items())}
     return first, images
+
+
+def _require_local(names: list[str], checkpoints: list[Path]) -> None:
+    """Refuse a model that would be fetched from somewhere: that takes its user's word."""
+    from ..models import BUNDLED, SUFFIXES
+
+    files = [Path(name) for name in names if Path(name).suffix in SUFFIXES] + checkpoints
+    if missing := [file for file in files if not file.is_file()]:
+        raise ValueError(f"the run's checkpoint {str(missing[0])!r} is not there")
+    for name in names:
+        local = name in BUNDLED or Path(name) in files or (checkpoints and ":" not in name)
+        if not local:
+            raise ValueError(
+                f"the run's model {name!r} is not bundled, and nothing is downloaded because a "
+                f"run folder says so; if you trust it, add --model {shlex.quote(name)}"
+            )
 
 
 def gallery(
@@ -127,11 +164,13 @@ def gallery(
 
     from ..contact_sheets import contact_sheet
     from ..data import Sample, read_image
+    from ..data.samples import readable
+    from ..files import replacing
 
     networks = load_models(model, checkpoint, device)
     if images:
         none = np.zeros((0, 4), np.float32)
-        samples = [Sample(read_image(path), None, none, path.name) for path in images]
+        samples = [Sample(read_image(path), None, none, readable(path.name)) for path in images]
     else:
         found = Source(data, split, limit, seed).open()
         samples = [found[i] for i in range(min(limit, len(found)))]
@@ -144,5 +183,6 @@ def gallery(
         gamma=gamma,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=120)
+    with replacing(out) as temporary:
+        figure.savefig(temporary, dpi=120)
     print(f"written: {out}")

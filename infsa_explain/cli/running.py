@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..interrupting import says_when_interrupted
 from .options import Source
 from .output import one_line, print_table, progress
 
@@ -112,9 +113,13 @@ def _measure(
     finished: dict[str, int] = {}
     keys = {key: " ".join(filter(None, key)) for key in models}
     with ExitStack() as stack:
-        advance = stack.enter_context(
-            progress("images", len(own) * len(models), hidden=shard.part > 1)
+        total = len(own) * len(models)
+        stack.enter_context(
+            says_when_interrupted(
+                lambda: _say_what_is_done(sum(finished.values()), total, saving.out)
+            )
         )
+        advance = stack.enter_context(progress("images", total, hidden=shard.part > 1))
         folder = None
         if saving.out is not None:
             named = {keys[key]: model for key, model in models.items()}
@@ -153,21 +158,17 @@ def _measure(
                     folder.commit(key, count)
                 advance(count)
 
-            try:
-                rows += measure(
-                    model,
-                    Subset(images, own[done:]) if len(own) - done < len(images) else images,
-                    *measures,
-                    name=name,
-                    checkpoint=checkpoint,
-                    batch_size=batch_size,
-                    on_row=(lambda row: None) if folder is None else folder.write,
-                    on_image=on_image,
-                    on_skip=on_skip,
-                )
-            except KeyboardInterrupt:
-                _say_what_is_done(sum(finished.values()), len(own) * len(models), saving.out)
-                raise
+            rows += measure(
+                model,
+                Subset(images, own[done:]) if len(own) - done < len(images) else images,
+                *measures,
+                name=name,
+                checkpoint=checkpoint,
+                batch_size=batch_size,
+                on_row=(lambda row: None) if folder is None else folder.write,
+                on_image=on_image,
+                on_skip=on_skip,
+            )
     _say_what_is_missing(images, len(skipped))
     if not rows and own:
         raise ValueError(f"none of the {len(own)} images could be read")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..interrupting import says_when_interrupted
 from .options import LINEAR_DIGITS, DataOption, DeviceOption, SeedOption, torch_device
 from .output import progress
 
@@ -90,7 +92,15 @@ def train(
         convert=convert,
         convert_layers=None if convert_layers is None else _layers(convert_layers),
     )
-    with progress("steps", None) as advance:
+
+    def say() -> None:
+        if (out / "last.pt").exists():
+            print(
+                f"the epochs so far are kept in {out}: the same command with --resume goes on",
+                file=sys.stderr,
+            )
+
+    with says_when_interrupted(say), progress("steps", None) as advance:
 
         def on_epoch(epoch: Epoch) -> None:
             gamma = f", γ {epoch.gamma[0]:.2f} to {epoch.gamma[1]:.2f}" if epoch.gamma else ""

@@ -23,6 +23,8 @@ __all__ = ["Morf"]
 #: Patches that a forward pass takes at a time where nothing else is asked for. On the CPU more
 #: tokens outgrow its caches; a GPU wants many.
 PATCHES_A_PASS = {"cpu": 2048, "cuda": 32768}
+#: Clean probability of a label up to which there is no AOC, unless told.
+LABEL_FLOOR = 0.01
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Morf(MapOptions):
         fill: what removed patches become: ``"mean"``, ``"black"``, ``"blur"``, ``"noise"``, or
             ``"drop"``. Numbers with different fills are not comparable.
         steps: of the curve, as ``deletion_curve`` takes them; None for one patch a step.
-        floor: images whose clean probability is not above it have no AOC and are counted apart.
+        floor: images whose clean probability p_0 is not above it have no AOC, in which they would
+            outweigh all others by 1 / p_0, and are counted apart. None becomes 0.01 for labels, and
+            0 for predicted classes, whose p_0 is at least one over the number of classes.
         batch_size: most masked images a forward pass; None for 2,048 patches' worth of them on
             the CPU, which is about where it is fastest, and 32,768 on a GPU.
         amp: bfloat16 autocast.
@@ -47,12 +51,18 @@ class Morf(MapOptions):
 
     fill: str = "mean"
     steps: int | Literal["few"] | None = None
-    floor: float = 0.0
+    floor: float | None = None
     batch_size: int | None = None
     amp: bool = False
 
+    def __post_init__(self) -> None:
+        if self.floor is None:
+            object.__setattr__(self, "floor", LABEL_FLOOR if self.target == "label" else 0.0)
+
     def check(self, model: nn.Module) -> None:
         super().check(model)
+        if not 0 <= (self.floor or 0) < 1:
+            raise ValueError(f"floor must be a probability in [0, 1), got {self.floor}")
         if self.fill not in (*FILLS, "drop"):
             raise ValueError(f"unknown fill {self.fill!r}; one of {', '.join([*FILLS, 'drop'])}")
 
@@ -85,7 +95,7 @@ class Morf(MapOptions):
                     seeds=batch.seeds,
                     batch_size=size,
                 )
-                aoc, auc = curve.aoc(self.floor), curve.auc()
+                aoc, auc = curve.aoc(self.floor or 0), curve.auc()
                 for i, sample in enumerate(batch.samples):
                     yield {
                         "image": sample.image_id,

@@ -10,6 +10,15 @@ import torch
 
 __all__ = ["Halving", "out_of_memory"]
 
+#: What the errors say that have no type of their own.
+FULL = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "std::bad_alloc",
+    "STATUS_ALLOC_FAILED",
+)
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -55,7 +64,7 @@ class Halving(Generic[Item, Result]):
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; on the CPU torch says so by a RuntimeError like any other."""
+    """Whether memory ran out; libraries say so by a RuntimeError like any other."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return "can't allocate memory" in str(error) or "not enough memory" in str(error)
+    return any(words in str(error) for words in FULL)

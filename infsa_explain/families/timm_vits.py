@@ -12,7 +12,7 @@ from timm.models import beit, eva
 from timm.models.vision_transformer import ParallelScalingBlock
 from torch import Tensor, nn
 
-from ..attention import LinearInfSA, PureInfSA
+from ..attention import LinearInfSA, PureInfSA, queries_keys
 from .refused import BIAS
 from .registry import (
     Forms,
@@ -33,21 +33,17 @@ from .registry import (
 @attention_family(LinearInfSA, "linear")
 def our_own(module: PureInfSA | LinearInfSA, x: Tensor) -> Reading:
     """q and k of our own layers."""
-    q, k, v = module.queries_keys_values(x)
-    return Reading(q, k, module.gamma, values=lambda: v, output=output(module, x))
+    q, k = queries_keys(module, x)
+    values = lambda: module.queries_keys_values(x)[2]  # noqa: E731
+    return Reading(q, k, module.gamma, values=values, output=output(module, x))
 
 
 @attention_family(Attention, "softmax")
 def softmax(module: Attention, x: Tensor) -> Reading:
     """q_norm(W_q x), k_norm(W_k x)."""
-    q, k, v = (split_heads(part, module.num_heads) for part in module.qkv(x).chunk(3, -1))
-    return Reading(
-        module.q_norm(q),
-        module.k_norm(k),
-        scale=module.scale,
-        values=lambda: v,
-        output=output(module, x),
-    )
+    q, k = queries_keys(module, x)
+    values = lambda: split_heads(module.qkv(x).chunk(3, -1)[2], module.num_heads)  # noqa: E731
+    return Reading(q, k, scale=module.scale, values=values, output=output(module, x))
 
 
 def output(module: Any, x: Tensor) -> Callable[[Tensor], Tensor]:

@@ -9,8 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from ..centrality import Centrality, Perron
-from ..graphs import Graphs, capture, dead_heads
-from ..operator import AttentionOperator
+from ..graphs import (
+    Graphs,
+    Layer,
+    attention_layers,
+    capture,
+    dead_heads_of,
+    edgeless_heads,
+    layer_index,
+)
 from .registry import Method, MethodNotApplicable, Request, get_method
 
 __all__ = ["Explanation", "explain", "explain_graphs"]
@@ -26,9 +33,9 @@ class Explanation:
         method: the method's name.
         layers: indices of the layers that were used.
         heads: indices of the heads that were used, or None for a method of the whole model.
-        diagnostics: ``dead_heads`` (L, B, H) bool for every layer of the model, and for the
-            layers used, where the method has them, ``min_absorption``, ``invalid_rows``,
-            ``error_bound`` (relative), ``residual``, ``converged``, ``unique`` (L', B, H).
+        diagnostics: of the layers used, each (L, B, H): ``dead_heads`` bool (a control uses none,
+            and has those of all), and where the method has them ``min_absorption``,
+            ``invalid_rows``, ``error_bound`` (relative), ``residual``, ``converged``, ``unique``.
         logits: (B, C), of the pass that was explained.
     """
 
@@ -78,8 +85,9 @@ def explain(
             range, or a method that is constant or undefined for this kind of attention.
     """
     chosen = get_method(method)
+    used = None if chosen.scope == "model" else _layers(layer, len(attention_layers(model)))
     return explain_graphs(
-        capture(model, images),
+        capture(model, images, used),
         chosen,
         layer=layer,
         head=head,
@@ -100,9 +108,15 @@ def explain_graphs(
     seeds: Sequence[int | str] | None = None,
 ) -> Explanation:
     """As :func:`explain`, from graphs that were captured before: several methods, one pass."""
-    for kind in sorted({entry.kind for entry in graphs.layers} - method.kinds):
+    for kind in sorted(set(graphs.kinds) - method.kinds):
         raise MethodNotApplicable(
             f"{method.name} is not for {kind} attention, only for {', '.join(sorted(method.kinds))}"
+        )
+    depth = len(graphs.kinds)
+    if method.scope == "model" and len(graphs.layers) < depth:
+        raise ValueError(
+            f"{method.name} is of the whole model, and only layers {list(graphs.indices)} of "
+            f"{depth} were captured"
         )
     batch, heads, _ = graphs.operators[0].shape
     request = Request(
@@ -110,23 +124,24 @@ def explain_graphs(
     )
     if len(request.seeds) != batch:
         raise ValueError(f"seeds must be one per image ({batch}), got {len(request.seeds)}")
-    diagnostics = {"dead_heads": dead_heads(graphs)}
     if method.scope == "model":
-        layers: tuple[int, ...] = () if method.control else tuple(range(len(graphs.layers)))
+        layers: tuple[int, ...] = () if method.control else tuple(range(depth))
         used_heads = None
+        results = []
         tokens = method.scores(graphs, request).float()
         alive = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
         tokens = tokens.where(alive, torch.nan)
     else:
-        layers = _layers(layer, len(graphs.layers))
-        used_heads = tuple(range(heads)) if head is None else (_index("head", head, heads),)
-        results = [method.scores(graphs.layers[i], request, graphs) for i in layers]
-        diagnostics |= _diagnostics(results)
+        layers = _layers(layer, depth)
+        used_heads = tuple(range(heads)) if head is None else (layer_index(head, heads, "head"),)
+        results = [method.scores(graphs.layer(i), request, graphs) for i in layers]
         per_layer = [
-            _mean_over_heads(_scores(result, graphs.operators[i]), used_heads, graphs)
+            _mean_over_heads(_scores(result, graphs.layer(i)), used_heads, graphs)
             for i, result in zip(layers, results, strict=True)
         ]
         tokens = torch.stack(per_layer).nanmean(0).float()
+    dead = [dead_heads_of(graphs.layer(i)) for i in layers or range(depth)]
+    diagnostics = {"dead_heads": torch.stack(dead), **_diagnostics(results)}
     maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
     return Explanation(maps, tokens, method.name, layers, used_heads, diagnostics, graphs.logits)
 
@@ -162,17 +177,19 @@ def _mean_over_heads(scores: Tensor, heads: tuple[int, ...], graphs: Graphs) -> 
     return (scores / total.where(total > 0, torch.nan)).nanmean(1)
 
 
-def _scores(result: Tensor | Centrality | Perron, operator: AttentionOperator) -> Tensor:
+def _scores(result: Tensor | Centrality | Perron, layer: Layer) -> Tensor:
     """(B, H, N), NaN in heads without an edge: visits and PageRank are uniform there."""
     if isinstance(result, Centrality):
         result = result.scores
     elif isinstance(result, Perron):
         result = result.vector
     scores: Tensor = result
-    return scores.masked_fill(operator.dead()[..., None], torch.nan)
+    return scores.masked_fill(edgeless_heads(layer)[..., None], torch.nan)
 
 
 def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tensor]:
+    if not results:
+        return {}
     names = {
         Centrality: ("error_bound", "converged", "min_absorption", "invalid_rows"),
         Perron: ("residual", "converged", "unique", "value", "second"),
@@ -183,16 +200,4 @@ def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tenso
 def _layers(layer: int | str, depth: int) -> tuple[int, ...]:
     if layer == "mean":
         return tuple(range(depth))
-    return (_index("layer", -1 if layer == "last" else layer, depth),)
-
-
-def _index(name: str, value: int | str, size: int) -> int:
-    try:
-        index = int(str(value))  # 1.5 and None are no indices
-    except ValueError:
-        raise ValueError(f"{name} must be a number, 'last' or 'mean', got {value!r}") from None
-    if not -size <= index < size:
-        raise ValueError(
-            f"{name} {index} is out of range: the model has {size} ({name} 0 to {size - 1})"
-        )
-    return index % size
+    return (layer_index(-1 if layer == "last" else layer, depth),)

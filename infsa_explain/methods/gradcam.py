@@ -19,7 +19,7 @@ def gradcam(layer: Layer, request: Request, graphs: Graphs) -> Tensor:
 
     Selvaraju et al., Grad-CAM, arXiv 1610.02391, equations 1 and 2.
     """
-    passed = gradients(graphs, request.targets)[graphs.layers.index(layer)]
+    passed = gradients(graphs, request.targets)[graphs.indices[graphs.layers.index(layer)]]
     dtype = layer.operator.q.dtype
     x, gradient = passed.tokens.to(dtype), passed.tokens_gradient.to(dtype)
     alpha = gradient[:, graphs.num_prefix_tokens :].mean(1, keepdim=True)

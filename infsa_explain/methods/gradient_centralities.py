@@ -64,7 +64,7 @@ class GradientOperator(AttentionOperator):
 
 def gradient_graph(layer: Layer, request: Request, graphs: Graphs) -> AttentionOperator:
     """The gradient graph of a layer, over (B, H)."""
-    g, v = gradients(graphs, request.targets)[graphs.layers.index(layer)].heads()
+    g, v = gradients(graphs, request.targets)[graphs.indices[graphs.layers.index(layer)]].heads()
     op = layer.operator
     g, v = g.to(op.q), v.to(op.q)
     if layer.kind == "linear":

@@ -128,4 +128,4 @@ def applicable_methods(kinds: set[str]) -> list[str]:
 
 
 def _summary(function: Callable[..., Any]) -> str:
-    return (function.__doc__ or "").strip().splitlines()[0]
+    return (function.__doc__ or "").strip().partition("\n")[0]  # no docstrings under python -OO

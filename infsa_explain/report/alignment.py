@@ -18,7 +18,7 @@ from infsa_metrics import MeanInterval, bootstrap_mean
 from numpy.typing import NDArray
 
 from ..evaluate.rows import Row
-from .sections import section
+from .sections import save_figure, section
 from .tables import (
     Difference,
     Seeds,
@@ -253,9 +253,7 @@ def _tables(summaries: dict[str, Any]) -> list[Table]:
 
 
 def _draw(folder: Path, rows: Sequence[Row]) -> None:
-    figure = plot_alignment(rows)
-    figure.savefig(folder / "alignment.png", dpi=150)
-    figure.savefig(folder / "alignment.svg")
+    save_figure(plot_alignment(rows), folder, "alignment")
 
 
 section("align", _summarise, _tables, _draw)

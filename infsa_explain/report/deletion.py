@@ -19,7 +19,8 @@ from infsa_metrics import MeanInterval, bootstrap_mean
 from numpy.typing import NDArray
 
 from ..evaluate.rows import Row
-from .sections import section
+from ..files import replacing
+from .sections import save_figure, section
 from .tables import (
     CONTROLS,
     PALETTE,
@@ -161,22 +162,25 @@ def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
 
 def _tables(summaries: Sequence[MorfSummary]) -> list[Table]:
     title = f"deletion, fill {summaries[0].fill}, {summaries[0].steps} steps; percent"
-    note = caution(s.aoc for s in summaries)
-    return [Table(title, MORF_HEADINGS, morf_table(summaries), note)]
+    notes = [caution(s.aoc for s in summaries)]
+    if any(s.aoc.excluded for s in summaries):
+        notes.append("excluded: images whose clean probability is not above --floor have no AOC")
+    return [Table(title, MORF_HEADINGS, morf_table(summaries), "\n".join(filter(None, notes)))]
 
 
 def _draw(folder: Path, rows: Sequence[Row]) -> None:
     """``curves.csv`` and the plots."""
     curves = mean_curves(rows)
-    with (folder / "curves.csv").open("w", newline="") as file:
+    with (
+        replacing(folder / "curves.csv") as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.writer(file)
         writer.writerow(("model", "method", "order", "fraction", "probability"))
         for (model, method, order), (fractions, probabilities) in curves.items():
             for fraction, probability in zip(fractions, probabilities, strict=True):
                 writer.writerow((model, method, order, f"{fraction:.6f}", f"{probability:.6f}"))
-    figure = plot_curves(rows)
-    figure.savefig(folder / "curves.png", dpi=150)
-    figure.savefig(folder / "curves.svg")
+    save_figure(plot_curves(rows), folder, "curves")
 
 
 section("morf", summarise_morf, _tables, _draw)

@@ -22,6 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..evaluate.rows import Row
+from ..files import write_text
 from .charts import Forest, Heat, LineChart, styles
 from .diagnostics import diagnostics
 from .panels import (
@@ -112,7 +113,7 @@ def write_page(run: Run, gallery: Gallery | str, out: str | os.PathLike[str] | N
     if path.is_dir():
         raise ValueError(f"{path} is a folder; the report needs the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(run, gallery), encoding="utf-8")
+    write_text(path, _page(run, gallery))
     return path
 
 

@@ -117,6 +117,13 @@
 
   document.querySelectorAll(".chart").forEach(live);
 
+  // Many lines: those of the least relevant patches wait until they are asked for.
+  const orders = (chart) => chart.lines.filter(({ order }) => order === "lerf").length;
+  if (charts.some((chart) => orders(chart) > 6)) {
+    hidden.order.add("lerf");
+    show();
+  }
+
   // On paper everything is open.
   let closed = [];
   window.addEventListener("beforeprint", () => {

@@ -16,7 +16,7 @@ import numpy as np
 from infsa_metrics import MeanInterval, bootstrap_mean
 
 from ..evaluate.rows import Row
-from .sections import section
+from .sections import save_figure, section
 from .tables import PALETTE, Table, by_model, caution, interval_cell, markers, per_image, unique
 
 __all__ = ["SanitySummary", "plot_sanity", "summarise_sanity"]
@@ -119,9 +119,7 @@ def _tables(summaries: Sequence[SanitySummary]) -> list[Table]:
 
 
 def _draw(folder: Path, rows: Sequence[Row]) -> None:
-    figure = plot_sanity(summarise_sanity(rows))
-    figure.savefig(folder / "sanity.png", dpi=150)
-    figure.savefig(folder / "sanity.svg")
+    save_figure(plot_sanity(summarise_sanity(rows)), folder, "sanity")
 
 
 def plot_sanity(summaries: Sequence[SanitySummary]) -> Any:

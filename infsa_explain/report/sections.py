@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluate.rows import Row
+from ..files import replacing
 from .tables import Table
 
-__all__ = ["SECTIONS", "Section", "section"]
+__all__ = ["SECTIONS", "Section", "save_figure", "section"]
 
 
 @dataclass(frozen=True)
@@ -39,3 +40,10 @@ def section(
 ) -> None:
     """Register the section of a measure, by the measure's name."""
     SECTIONS[measure] = Section(summarise, tables, draw)
+
+
+def save_figure(figure: Any, folder: Path, name: str) -> None:
+    """Write a matplotlib figure as PNG and SVG."""
+    for ending in ("png", "svg"):
+        with replacing(folder / f"{name}.{ending}") as temporary:
+            figure.savefig(temporary, dpi=150)

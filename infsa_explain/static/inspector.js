@@ -111,7 +111,7 @@ function panel([rows, columns], boxes, onHover, onClick) {
 }
 
 function render({ model, el }) {
-  const { methods, layers, heads, grid, scales, colormaps, boxes } = model.get("menus");
+  const { methods, layers, heads, targets, grid, scales, colormaps, boxes } = model.get("menus");
   const root = element("div", { className: "infsa-inspector" });
   // The notebook around leaves the keys to the sliders, in JupyterLab and elsewhere.
   root.dataset.lmSuppressShortcuts = "true";
@@ -130,6 +130,7 @@ function render({ model, el }) {
     layer: menu("layer", [...numbered(layers, "layer"), ["mean", "mean of all"]], send),
     head: menu("head", [[null, "mean of all"], ...numbered(heads, "head")], send),
     gamma: slider("gamma", 0.01, 0.99, send),
+    target: menu("target", targets, send),
     scale: menu("scale", plain(scales), send),
     colormap: menu("colormap", plain(colormaps), send),
     opacity: slider("opacity", 0, 1, send),
@@ -170,6 +171,7 @@ function render({ model, el }) {
     control("layer", inputs.layer),
     control("head", inputs.head),
     control("γ", inputs.gamma, gammaText, own),
+    control("class", inputs.target),
     control("scale", inputs.scale),
     control("colours", inputs.colormap),
     control("opacity", inputs.opacity, opacityText),
@@ -183,10 +185,11 @@ function render({ model, el }) {
   const update = () => {
     root.classList.remove("infsa-busy");
     const chosen = methods.find(({ name }) => name === model.get("method"));
-    for (const name of ["method", "layer", "head", "scale", "colormap"]) {
+    for (const name of ["method", "layer", "head", "target", "scale", "colormap"]) {
       inputs[name].value = JSON.stringify(model.get(name));
     }
     inputs.layer.disabled = inputs.head.disabled = chosen?.scope === "model";
+    inputs.target.disabled = !chosen?.of_a_class || !targets.length;
     summary.textContent = chosen?.summary ?? "";
     message.textContent = model.get("message");
 

@@ -2,54 +2,69 @@
 
     python tests/bench/linear_speed.py [--threads 1]
 
-Both have the same weights; medians of several runs, side by side, and the ratio.
+The textbook is the released layer: queries, keys, values and output are projected at every token,
+by PyTorch's own product. Its second column has these projections by oneDNN, as ours has, so that
+the ratio is the algebra's alone; the third is one bare N×D by D×D product, which ours cannot do
+without. Same weights, float32, batch 1; medians of several runs side by side. A step is forward
+and backward, where ours, too, multiplies by PyTorch's own product.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
+from turns import take_turns, versions
 
+from infsa_explain import onednn
 from infsa_explain.attention import LinearInfSA, linear_infsa
 
-RUNS = 9
+RUNS = 15
 
 
-def textbook(layer: LinearInfSA, x: Tensor) -> Tensor:
-    q, k, v = layer.queries_keys_values(x)
-    return layer.proj(linear_infsa(q, k, v, layer.gamma).transpose(1, 2).flatten(2))
-
-
-def seconds(call) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+def textbook(layer: LinearInfSA, x: Tensor, product=linear) -> Tensor:
+    parts = zip(layer.qkv.weight.chunk(3), layer.qkv.bias.chunk(3), strict=True)
+    q, k, v = (
+        product(x, weight, bias).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+        for weight, bias in parts
+    )
+    heads = linear_infsa(q, k, v, layer.gamma).transpose(1, 2).flatten(2)
+    return product(heads, layer.proj.weight, layer.proj.bias)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     torch.set_num_threads(parser.parse_args().threads)
-    print("| N | D | heads | textbook | ours | ratio | largest difference |")
-    print("| --: | --: | --: | --: | --: | --: | --: |")
-    for tokens, width, heads in ((197, 1024, 64), (1025, 1024, 64), (4097, 1024, 64)):
+    print(f"{versions('torch')}, {torch.get_num_threads()} thread(s); ratios are to ours")
+    print("| N | ours | textbook | by oneDNN | bare product | its step | step | difference |")
+    print("| --: | --: | --: | --: | --: | --: | --: | --: |")
+    width, heads = 1024, 64
+    for tokens in (197, 1025, 4097):
         torch.manual_seed(0)
         layer, x = LinearInfSA(width, heads, qkv_bias=True).eval(), torch.randn(1, tokens, width)
+        weight, bias = (p[:width].detach() for p in (layer.qkv.weight, layer.qkv.bias))
         with torch.no_grad():
             error = (layer(x) - textbook(layer, x)).abs().max()
-            times = [
-                (seconds(lambda: textbook(layer, x)), seconds(lambda: layer(x)))  # noqa: B023
-                for _ in range(RUNS)
-            ]
-        slow, fast = (statistics.median(column) for column in zip(*times, strict=True))
-        ratio = statistics.median(a / b for a, b in times)
+            calls = {
+                "ours": lambda: layer(x),  # noqa: B023
+                "textbook": lambda: textbook(layer, x),  # noqa: B023
+                "by oneDNN": lambda: textbook(layer, x, onednn.projection),  # noqa: B023
+                "bare product": lambda: onednn.projection(x, weight, bias),  # noqa: B023
+            }
+            (ours, _), *others = take_turns(calls, RUNS).values()
+        inputs = x.requires_grad_(), *layer.parameters()
+        steps = {
+            "ours": lambda: torch.autograd.grad(layer(x).sum(), inputs),  # noqa: B023
+            "textbook": lambda: torch.autograd.grad(textbook(layer, x).sum(), inputs),  # noqa: B023
+        }
+        (our_step, _), (_, step) = take_turns(steps, RUNS).values()
+        ratios = " | ".join(f"{ratio:.2f}×" for _, ratio in others)
         print(
-            f"| {tokens} | {width} | {heads} | {1e3 * slow:.1f} ms | {1e3 * fast:.1f} ms "
-            f"| {ratio:.1f} | {error:.0e} |"
+            f"| {tokens:,} | {1e3 * ours:.1f} ms | {ratios} | {1e3 * our_step:.0f} ms "
+            f"| {step:.1f}× | {error:.0e} |"
         )
 
 

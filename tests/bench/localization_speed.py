@@ -1,21 +1,21 @@
-"""Average precision and ROC-AUC of a batch of maps against a loop over scikit-learn.
+"""Average precision and ROC-AUC of a batch of maps beside scikit-learn and torchmetrics.
 
-Run as ``python tests/bench/localization_speed.py``. The two take turns in one process, so that
-whatever else the machine does weighs on both; the times are medians over the rounds.
+    python tests/bench/localization_speed.py [--maps 64 --size 224]
+
+scikit-learn is called map by map, torchmetrics map by map and with every map a label of its own
+(``multilabel``). Values agree, and the largest difference is printed. Ratios are to ours.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
-from statistics import median
 
 import torch
 from infsa_metrics import average_precision, box_mask, roc_auc
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 from torch.nn.functional import interpolate
+from turns import optional, report, versions
 
 
 def batch(maps: int, size: int) -> tuple[Tensor, Tensor]:
@@ -28,31 +28,39 @@ def batch(maps: int, size: int) -> tuple[Tensor, Tensor]:
     return scores, torch.stack([box_mask(box[None], size, size) for box in boxes])
 
 
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--maps", type=int, default=64)
     parser.add_argument("--size", type=int, default=224, help="pixels a side")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="of PyTorch; its own choice if not given")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    torch.set_num_threads(args.threads)
 
     scores, mask = batch(args.maps, args.size)
     rows = [(s.flatten().numpy(), m.flatten().numpy()) for s, m in zip(scores, mask, strict=True)]
-    print(f"{args.maps} maps of {args.size}×{args.size}, {torch.get_num_threads()} thread(s)")
-    print(f"{'':20}{'ours':>10}{'sklearn':>10}{'ratio':>8}   ms a map, median of {args.rounds}")
+    print(f"{versions('torch', 'scikit-learn')}; {args.maps} maps of {args.size}×{args.size}")
+    torchmetrics = optional("torchmetrics")
     for ours, theirs in ((average_precision, average_precision_score), (roc_auc, roc_auc_score)):
-        peers = (lambda: ours(scores, mask), lambda: [theirs(m, s) for s, m in rows])  # noqa: B023
-        rounds = [[seconds(peer) for peer in peers] for _ in range(args.rounds)]
-        a, b = (median(times) / args.maps * 1e3 for times in zip(*rounds, strict=True))
-        print(f"{ours.__name__:20}{a:10.3f}{b:10.3f}{b / a:8.1f}")
+        calls = {
+            f"{ours.__name__}, ours": lambda: ours(scores, mask),  # noqa: B023
+            "scikit-learn": lambda: torch.tensor([theirs(m, s) for s, m in rows]),  # noqa: B023
+        }
+        if torchmetrics:
+            name = "average_precision" if ours is average_precision else "auroc"
+            binary, multilabel = (
+                getattr(torchmetrics.functional.classification, f"{kind}_{name}")
+                for kind in ("binary", "multilabel")
+            )
+            calls["torchmetrics"] = lambda: torch.stack(
+                [binary(s, m.long()) for s, m in zip(scores, mask, strict=True)]  # noqa: B023
+            )
+            labels = scores.flatten(1).T, mask.flatten(1).T.long(), args.maps
+            calls["torchmetrics, multilabel"] = lambda: multilabel(*labels, average="none")  # noqa: B023
+        found = [call().double() for call in calls.values()]
+        difference = max((other - found[0]).abs().max().item() for other in found[1:])
+        print(f"largest difference {difference:.0e}")
+        report(calls, args.rounds, "  ")
 
 
 if __name__ == "__main__":
