@@ -17,6 +17,7 @@ from .interrupting import INTERRUPTED, ends_when_interrupted
 
 __all__ = ["main"]
 
+
 def main() -> None:
     """Run the command line: exit 0 done, 1 failed, 2 wrong use, 130 interrupted.
 

@@ -347,7 +347,7 @@ IMAGES, TARGETS, SCORES = random_batch(2)
         ({"patch_scores": SCORES / 0}, "finite scores, got 24 that are NaN or infinite"),
         ({"patch_scores": SCORES * math.nan}, "finite scores, got 24"),
         ({"patch_scores": SCORES[:, :0]}, r"patch_scores: expected shape .*, got \(2, 0, 4\)"),
-        ({"patch_scores": SCORES + 0j}, "^patch_scores: expected real scores, got torch.complex64$"),
+        ({"patch_scores": SCORES + 0j}, "^patch_scores: expected real scores, got torch.complex64"),
         ({"targets": TARGETS.float()}, "targets: .* integer dtype, got torch.float32"),
         ({"targets": TARGETS[:1]}, r"targets: expected shape \(2,\), got \(1,\)"),
         ({"targets": TARGETS - 5}, "targets: expected class indices from 0"),

@@ -369,10 +369,10 @@ class TestBrokenModels:
 class TestCtrlC:
     def test_in_a_call_that_python_cannot_stop(self):
         code = (
-            "import hashlib\n"
+            "import hashlib, threading\n"
             "from infsa_explain.interrupting import ends_when_interrupted, says_when_interrupted\n"
             "with ends_when_interrupted(0.2), says_when_interrupted(lambda: print('kept')):\n"
-            "    print('ready', flush=True)\n"
+            "    threading.Timer(1, print, ['ready'], {'flush': True}).start()\n"
             "    hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
         )
         process = subprocess.Popen(
