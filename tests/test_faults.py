@@ -372,7 +372,7 @@ class TestCtrlC:
             "import hashlib, threading\n"
             "from infsa_explain.interrupting import ends_when_interrupted, says_when_interrupted\n"
             "with ends_when_interrupted(0.2), says_when_interrupted(lambda: print('kept')):\n"
-            "    threading.Timer(1, print, ['ready'], {'flush': True}).start()\n"
+            "    threading.Timer(4, print, ['ready'], {'flush': True}).start()\n"
             "    hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
         )
         process = subprocess.Popen(
