@@ -39,10 +39,10 @@ def test_undefined_is_nan(function):
 @pytest.mark.parametrize("function", [centred_cosine, spearman])
 def test_a_constant_vector_has_no_direction_left(function):
     # 0.1 has no exact mean in binary: rounding must not make a direction of it.
-    good = torch.tensor([1.0, 2.0, 4.0])
-    assert function(good, torch.full((3,), 0.1)).isnan()
-    beside = torch.stack([torch.full((3,), 0.1), good])
-    assert function(good, beside).isnan().tolist() == [True, False]
+    good = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
+    flat = torch.full_like(good, 0.1)
+    assert function(good, flat).isnan()
+    assert function(good, torch.stack([flat, good])).isnan().tolist() == [True, False]
 
 
 def test_ranks_do_not_change_under_a_monotone_map():

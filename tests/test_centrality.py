@@ -710,10 +710,11 @@ BATCH = np.stack(
     [
         RING,
         np.random.default_rng(0).random((12, 12)),
-        np.outer(np.eye(12)[0], np.arange(12)) + np.diag(np.full(12, 0.3)),  # rows beyond a chain
-        np.kron(np.eye(6), [[0, 1], [1e-30, 0]]),  # links that differ by orders of magnitude
+        np.outer(np.eye(12)[0], np.arange(12)) + np.outer(np.ones(12), np.eye(12)[0]),  # a star
+        np.diag([1, 0.5, 0.5, 0.5] + 8 * [0]) + 1e-5 * np.diag(3 * [1] + 8 * [0], -1),
     ]
 )
+BATCH[3, 4, 5] = 1000  # which is on no cycle, and leaves the rest a small share of the norm
 
 
 @pytest.mark.parametrize(
@@ -745,3 +746,13 @@ def test_results_are_float64_and_the_series_has_the_dtype_of_its_graphs():
             for name in ("scores", "error_bound", "min_absorption", "invalid_rows"):
                 assert getattr(result, name).dtype == torch.float64
         assert series([op, op], [0.9, 0.8]).dtype == op.q.dtype
+
+
+def test_doobs_invalid_rows_are_each_graphs_own(monkeypatch):
+    """As above, with h = 1: a star, and beside it tokens that visit themselves."""
+    star = np.eye(8)[0] + np.outer(np.eye(8)[0], np.ones(8))
+    q = torch.tensor(np.stack([star, np.eye(8)]))[None]
+    op = AttentionOperator(q, (8 * torch.eye(8).double()).expand_as(q))
+    monkeypatch.setattr(centrality, "_harmonic", lambda op: (op.ones(), op.row_sums()))
+    monkeypatch.setattr(solvers, "MAX_ITERATIONS", 50)
+    close(doob_visits(op, 0.95).invalid_rows, [[1 / 8, 0]])

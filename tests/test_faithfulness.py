@@ -215,22 +215,15 @@ def test_sensitivity_of_maps_that_look_at_nothing_and_of_none():
     close(sensitivity_max(explain, x, targets), [0, np.nan, np.nan])
 
 
-def test_sensitivity_of_maps_of_any_shape_and_dtype():
+@pytest.mark.parametrize(
+    "shaped", [torch.Tensor.double, lambda maps: maps.flatten(1), lambda maps: maps.flatten(1, 2)]
+)
+def test_sensitivity_of_maps_of_any_shape_and_dtype(shaped):
     x, targets = pictures(), torch.tensor([0, 1])
     x[..., 0] = 0
     expected = sensitivity_max(lambda images, targets: images, x, targets)
     assert expected.dtype == torch.float64
-    for change in (torch.Tensor.double, lambda m: m.flatten(1), lambda m: m.flatten(1, 2)):
-        close(sensitivity_max(lambda images, targets: change(images), x, targets), expected, 0)  # noqa: B023
-
-
-def test_a_map_with_zero_rows_and_columns_is_not_all_zero():
-    x, targets = pictures(), torch.tensor([0, 1])
-
-    def explain(images, targets):
-        return images.mean(1) * torch.eye(8, 10)[1]
-
-    assert sensitivity_max(explain, x, targets).isfinite().all()
+    close(sensitivity_max(lambda images, targets: shaped(images), x, targets), expected, 0)
 
 
 def test_one_noisy_map_of_zeros_has_no_direction():
@@ -261,8 +254,7 @@ def test_documented_defaults():
 
     sizes = []
     infidelity(predict, pictures(1), torch.tensor([0]), torch.rand(1, 8, 8))
-    assert sizes == [1, 64, 1, 36] or sum(sizes) - 100 in (1, 2)
-    assert max(sizes) == 64
+    assert sorted(sizes) == [1, 1, 36, 64]  # and the whole image, once a batch
     explain = Explainer()
     sensitivity_max(explain, pictures(1), torch.tensor([0]))
     assert [len(shown) for shown in explain.shown] == [1, 10]

@@ -213,7 +213,7 @@ def test_errors_on_building(fill, settings, message):
         (torch.ones(3, 4, 4), torch.ones(1, 2, 2).bool(), "images: expected floats of shape"),
         (torch.ones(1, 3, 4, 4).byte(), torch.ones(1, 2, 2).bool(), "got .* torch.uint8"),
         (torch.ones(1, 3, 4, 4), torch.ones(1, 2, 2), "removed: expected bool .* torch.float32"),
-        (torch.ones(1, 3, 4, 4), torch.ones(2, 2, 2).bool(), r"bool of shape \(1, gh <= 4"),
+        (torch.ones(1, 3, 4, 6), torch.ones(2, 2, 2).bool(), r"bool of shape \(1, gh <= 4"),
         (torch.ones(1, 3, 4, 6), torch.ones(1, 5, 2).bool(), r"gw <= 6\), got \(1, 5, 2\)"),
         (torch.ones(1, 3, 4, 6), torch.ones(1, 0, 2).bool(), r"removed: .* got \(1, 0, 2\)"),
         (torch.ones(1, 3, 4, 4), torch.ones(1, 2).bool(), r"got \(1, 2\)"),
