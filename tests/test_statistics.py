@@ -85,6 +85,7 @@ def test_constant_values(value, n):
 def test_one_resample_is_its_own_interval():
     result = bootstrap_mean([1.0, 2.0, 4.0], resamples=1, seed=5)
     means = [sum(x) / 3 for x in itertools.product([1.0, 2.0, 4.0], repeat=3)]
+    assert result.mean == pytest.approx(7 / 3)
     assert result.low == result.high
     assert min(abs(result.low - mean) for mean in means) < 1e-11
 

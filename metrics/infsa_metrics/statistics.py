@@ -82,7 +82,7 @@ def bootstrap_mean(
         mean = float(x[0]) if n else np.nan
         return MeanInterval(mean, np.nan, np.nan, n, excluded)
     low, high = _bootstrap_interval(x, confidence, resamples, seed)
-    mean = low if low == high else float(x.mean())
+    mean = float(x[0]) if np.ptp(x) == 0 else float(x.mean())  # a constant to the last digit
     return MeanInterval(mean, low, high, n, excluded)
 
 
