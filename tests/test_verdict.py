@@ -136,7 +136,7 @@ def test_controls_are_never_the_best_and_untrained_maps_are_told_of():
             ]
         )
     )
-    assert found.headline.endswith("(and so does 1 of 1 map from models untrained).")
+    assert found.headline.endswith("(and so does the map of the model untrained).")
     (text,) = paragraphs(found, "Deletion")
     assert text.startswith("On `m`, `visits`, its only map, has a MoRF-AOC of 50.0")
     assert (

@@ -16,7 +16,10 @@ TIMED = "vit_base_patch16_224"
 
 
 def models() -> None:
-    """List the bundled models and the InfViT names in timm's registry."""
+    """List the bundled models and the InfViT names in timm's registry.
+
+    Example: infsa-explain models
+    """
     from ..models import BUNDLED, card_facts, registered, weights_file
 
     rows = [(name, *card_facts(name)) for name in BUNDLED if Path(weights_file(name)).exists()]

@@ -142,12 +142,14 @@ def _headline(
 
 
 def _as_untrained(scores: Sequence[_Score]) -> str:
-    """Such as " (and so do 2 of 2 maps from models untrained)"; nothing where none does."""
+    """Such as " (and so do 2 of 3 maps of models untrained)"; nothing where none does."""
     tests = _tests(s.over.get("centre") for s in scores if s.method.startswith(UNTRAINED))
     if not (above := sum(map(_above, tests))):
         return ""
+    if len(tests) == 1:
+        return " (and so does the map of the model untrained)"
     do = "does" if above == 1 else "do"
-    return f" (and so {do} {above} of {_plural(len(tests), 'map')} from models untrained)"
+    return f" (and so {do} {above} of {len(tests)} maps of models untrained)"
 
 
 def _of_maps(scores: Sequence[_Score], measure: str) -> str:
