@@ -1,11 +1,13 @@
 """Make ``docs/support.md``: what can be read, each row from a small model built and tried here.
 
-Run from the checkout: ``python docs/support_table.py``. The tests try the same models.
+Run from the checkout: ``python docs/support_table.py``; it also writes the README's short form, a
+row a family. The tests try the same models, and compare both tables.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,6 +247,30 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def short(table: str) -> str:
+    """The table with a row for every family's models of one outcome, those refused by name."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for line in table.splitlines()[2:]:
+        name, capture, converted, methods = (cell.strip() for cell in line.split("|")[1:-1])
+        family = next(family for family in FAMILIES if name.startswith(family))
+        outcome = (capture, converted, re.sub(r" \d+ for .*", "", methods))
+        key = (family, *(("no", "", "") if capture != "yes" else outcome))
+        groups.setdefault(key, []).append(name.removeprefix(family).strip(", "))
+    lines = ["| models | capture | convert | methods |", "| --- | --- | --- | --- |"]
+    for (family, *outcome), names in groups.items():
+        lines.append(f"| {family}: {'; '.join(names)} | {' | '.join(outcome)} |")
+    return "\n".join(lines)
+
+
+def with_short(readme: str, table: str) -> str:
+    """The README with the short form of a table between its marks."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{short(table)}\n{END}{after}"
+
+
+FAMILIES = ("InfViT", "timm", "torchvision", "Hugging Face", "released")
+BEGIN, END = "<!-- support: docs/support_table.py -->", "<!-- end of support -->"
 HEAD = """# Which Vision Transformers can be read
 
 `docs/support_table.py` makes this page: it builds each model, small, and tries it. The tests try
@@ -253,4 +279,6 @@ the same models. Hugging Face's need the extra `hf`.
 """
 
 if __name__ == "__main__":
-    Path(__file__).with_name("support.md").write_text(HEAD + table() + "\n")
+    made, front = table(), Path(__file__).parents[1] / "README.md"
+    Path(__file__).with_name("support.md").write_text(HEAD + made + "\n")
+    front.write_text(with_short(front.read_text(), made))

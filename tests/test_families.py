@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.util
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
 from small_vits import attend_by, explicit_attention
+from supported_models import DOCS, support_table
 from timm.layers.attention import Attention, AttentionRope
 from timm.models.eva import EvaAttention
 from timm.models.vision_transformer import ParallelScalingBlock
@@ -29,16 +28,6 @@ from infsa_explain.methods import applicable_methods
 from infsa_explain.methods.backward import attention_matrix, gradients
 from infsa_explain.preprocessing import data_config
 from infsa_explain.tokens import drop_fill
-
-
-def support_table():
-    path = Path(__file__).parents[1] / "docs" / "support_table.py"
-    spec = importlib.util.spec_from_file_location("support_table", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["support_table"] = module
-    spec.loader.exec_module(module)
-    return module
-
 
 TABLE = support_table()
 EXAMPLES = {example.name: example for example in TABLE.EXAMPLES}
@@ -534,3 +523,15 @@ def test_real_architectures_of_timm():
         model = timm.create_model(name, depth=2).eval()
         size = model.pretrained_cfg["input_size"]
         assert len(capture(model, torch.zeros(1, *size)).layers) == 2
+
+
+def test_the_support_tables_are_as_made():
+    made = TABLE.table()
+    page = (DOCS / "support.md").read_text(encoding="utf-8")
+    missing = (
+        set() if "Hugging Face" in made else {line for line in page.splitlines() if "| Hug" in line}
+    )
+    rows = page.removeprefix(TABLE.HEAD).splitlines()
+    assert [row for row in rows if row not in missing] == made.splitlines()
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert TABLE.with_short(readme, "\n".join(rows)) == readme

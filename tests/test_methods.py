@@ -375,10 +375,12 @@ def test_rollout_by_hand(kind, prefix):
 
 
 @pytest.mark.parametrize(
-    ("method", "kind"), [("rollout-max", kind) for kind in NAMES] + [("rollout-min", "softmax")]
+    ("method", "kind"),
+    [(method, kind) for method in ("rollout-max", "rollout-bare") for kind in NAMES]
+    + [("rollout-min", "softmax")],
 )
-def test_rollout_of_other_heads_by_hand(method, kind):
-    """Rows of A + I scaled to 1, A the largest or the least over heads."""
+def test_rollout_variants_by_hand(method, kind):
+    """Rows of A + I scaled to 1, A the largest or the least over heads; or the mean, without I."""
     model, x = build(kind), images()
     flow = identity = np.eye(19)
     for op in capture(model, x).operators:
@@ -386,8 +388,12 @@ def test_rollout_of_other_heads_by_hand(method, kind):
         if kind == "linear":
             a = np.broadcast_to(linear_by_hand(op)[:, :, None], a.shape)
         a = a / a.sum(-1, keepdims=True)
-        step = (a.max(1) if method == "rollout-max" else a.min(1)) + identity
-        flow = step / step.sum(-1, keepdims=True) @ flow
+        steps = {
+            "rollout-max": a.max(1) + identity,
+            "rollout-min": a.min(1) + identity,
+            "rollout-bare": a.mean(1),
+        }
+        flow = steps[method] / steps[method].sum(-1, keepdims=True) @ flow
     np.testing.assert_allclose(flow.sum(-1), 1, atol=1e-12)
     same(explain(model, x, method).tokens, flow[:, 0])
 

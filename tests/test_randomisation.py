@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
-import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
 from infsa_metrics import rank_correlation, ssim
+from supported_models import support_table
 from timm.layers.attention import Attention
 from timm.models import VisionTransformer
 from torch import nn
@@ -22,16 +20,6 @@ from infsa_explain.models import InfViT, untrained
 from infsa_explain.randomisation import block_list, cascade, parts
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
-
-
-def support_table():
-    path = Path(__file__).parents[1] / "docs" / "support_table.py"
-    spec = importlib.util.spec_from_file_location("support_table", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["support_table"] = module
-    spec.loader.exec_module(module)
-    return module
-
 
 EXAMPLES = {example.name: example for example in support_table().EXAMPLES if not example.refused}
 #: With a parameter of the head that the model holds itself, and a layer before the classifier.

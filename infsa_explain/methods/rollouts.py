@@ -45,6 +45,15 @@ def rollout_min(graphs: Graphs, request: Request) -> Tensor:
     return _rolled_out(graphs, lambda heads, identity: _stochastic(heads.amin(1) + identity))
 
 
+@model_method("rollout-bare")
+def rollout_bare(graphs: Graphs, request: Request) -> Tensor:
+    """Rollout without the residual connection, Π A⁽ˡ⁾ with A as in rollout.
+
+    Abnar and Zuidema, as :func:`rollout`: what their identity matrix stands for is left out.
+    """
+    return _rolled_out(graphs, lambda heads, identity: heads.mean(1))
+
+
 def _rolled_out(graphs: Graphs, step: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Π step(heads' attention, I) over the layers, as the classifier sees it, (B, N)."""
     batch, _, tokens = graphs.operators[0].shape
