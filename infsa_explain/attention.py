@@ -23,6 +23,7 @@ from timm.layers.attention import Attention
 from torch import Tensor, nn
 
 from .onednn import projection
+from .streamed import at_least_float32, chunks, linear_heads
 from .tiled import affinity_product
 
 __all__ = [
@@ -37,9 +38,6 @@ __all__ = [
 EPS = 1e-6
 #: γ of a new layer.
 INITIAL_GAMMA = 0.95
-#: Tokens that a Linear-InfSA layer works on at a time: on a CPU those whose queries stay in the
-#: cache, elsewhere more; memory does not grow with N.
-CHUNK, DEVICE_CHUNK = 512, 4096
 
 
 def affinity(q: Tensor, k: Tensor) -> Tensor:
@@ -53,7 +51,7 @@ def affinity(q: Tensor, k: Tensor) -> Tensor:
         (B, H, N, M), float32 whatever the autocast state, or float64 for float64 input.
     """
     with torch.autocast(q.device.type, enabled=False):
-        q, k = _at_least_float32(q), _at_least_float32(k)
+        q, k = at_least_float32(q), at_least_float32(k)
         return torch.relu(q @ k.transpose(-2, -1) / q.shape[-1])
 
 
@@ -73,7 +71,7 @@ def token_graph(q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
     0.99999...
     """
     with torch.autocast(q.device.type, enabled=False):
-        q, k = _at_least_float32(q).contiguous(), _at_least_float32(k).contiguous()
+        q, k = at_least_float32(q).contiguous(), at_least_float32(k).contiguous()
         s, t, eps_st = _scales(q, k, eps)
         graph = affinity(q / s, k / t)
         return graph / (frobenius_norm(graph)[..., None, None] + eps_st)
@@ -106,7 +104,7 @@ def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: floa
         (B, H, N, d) in the dtype of ``v``.
     """
     with torch.autocast(q.device.type, enabled=False):
-        queries, keys = (_at_least_float32(x).contiguous() for x in (q, k))
+        queries, keys = (at_least_float32(x).contiguous() for x in (q, k))
         s, t, eps_st = _scales(queries, keys, eps)
         scaled = queries / (s * q.shape[-1]), keys / t, v.to(queries.dtype)
         product, norm = affinity_product(*(x.flatten(0, 1) for x in scaled))
@@ -137,7 +135,7 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Te
     tensor([0.3333, 0.6667, 0.0000])
     """
     with torch.autocast(q.device.type, enabled=False):
-        q, k = (_at_least_float32(x).contiguous() for x in (q, k))
+        q, k = (at_least_float32(x).contiguous() for x in (q, k))
         # Where all queries are zero the mean of them is zero too, whatever the weights.
         energy = _norms(q)
         weight = energy / energy.sum(-2, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
@@ -150,7 +148,7 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Te
 def key_weights(weight: Tensor, q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
     """relu(k q̄ / d) scaled to sum 1, for the query q̄ = Σ weight_i q_i: (B, H, N, 1), as weight."""
     s, t, eps_st = _scales(q, k, eps)
-    pairs = zip(_chunks(weight, 2), _chunks(q, 2), strict=True)
+    pairs = zip(chunks(weight, 2), chunks(q, 2), strict=True)
     central_query = torch.stack([(w * x).sum(-2, keepdim=True) for w, x in pairs]).sum(0)
     scores = torch.relu(k @ (central_query / (s * q.shape[-1])).transpose(-2, -1)) / t
     return scores / (scores.sum(-2, keepdim=True) + eps_st)
@@ -159,7 +157,7 @@ def key_weights(weight: Tensor, q: Tensor, k: Tensor, eps: float = EPS) -> Tenso
 def _norms(q: Tensor) -> Tensor:
     """‖q_i‖₂ up to a factor a head, (B, H, N, 1), some tokens at a time."""
     s = _out_of_range(q.detach())
-    norms = [torch.linalg.vector_norm(x / s, dim=-1, keepdim=True) for x in _chunks(q, 2)]
+    norms = [torch.linalg.vector_norm(x / s, dim=-1, keepdim=True) for x in chunks(q, 2)]
     return torch.cat(norms, dim=2)
 
 
@@ -188,10 +186,6 @@ def _summary(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float)
         return (_per_head(gamma, weights) * (weights @ v.to(weights.dtype))).to(v.dtype)
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
 def _scales(q: Tensor, k: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """s, t and ε / (s t), each (B, H, 1, 1), such that squares of q kᵀ / (s t) stay in range.
 
@@ -215,12 +209,6 @@ def _out_of_range(x: Tensor) -> Tensor:
 def _per_head(gamma: float | Tensor, like: Tensor) -> Tensor:
     """γ shaped to multiply (B, H, N, d)."""
     return torch.as_tensor(gamma, dtype=like.dtype, device=like.device).reshape(-1, 1, 1)
-
-
-def _chunks(x: Tensor, dim: int = 1) -> tuple[Tensor, ...]:
-    """Some tokens after the others; dimension ``dim`` is the N tokens'."""
-    on_cpu = x.device.type == "cpu"
-    return torch.split(x, CHUNK * torch.get_num_threads() if on_cpu else DEVICE_CHUNK, dim)
 
 
 def query_key_bias(dim: int) -> float:
@@ -247,7 +235,7 @@ def queries_keys(layer: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
     for i, (out, norm) in enumerate(((q, layer.q_norm), (k, layer.k_norm))):
         weight_i = layer.qkv.weight.chunk(3)[i]
         bias_i = None if bias is None else bias.chunk(3)[i]
-        for some, tokens in zip(_chunks(out, 2), _chunks(x), strict=True):
+        for some, tokens in zip(chunks(out, 2), chunks(x), strict=True):
             heads = projection(tokens, weight_i, bias_i).view(*tokens.shape[:2], *out.shape[1::2])
             some.copy_(norm(heads.transpose(1, 2)))
     return q, k
@@ -331,48 +319,17 @@ class LinearInfSA(_InfSA):
     Tokens (B, N, D) in and out.
 
     Every token receives the same vector, so it is projected once, and neither keys nor values are
-    formed: a key meets one query alone, k_j q̄ = x_j (W_kᵀ q̄) + b_k q̄, and values are summed
-    alone, Σ a_j v_j = W_v (Σ a_j x_j) + b_v Σ a_j. That costs N·D·H each where W_k x and W_v x
-    cost N·D². With a norm on the keys, or a projection that is no plain one (quantised, or with an
-    adapter), that algebra fails, and the textbook form is used.
+    formed: see :mod:`infsa_explain.streamed`. With a norm on queries or keys, or a projection that
+    is no plain one (quantised, or with an adapter), that algebra fails, and the textbook form is
+    used.
     """
 
     def heads(self, x: Tensor) -> Tensor:
         """γ Σ_j a_j v_j, (B, H, 1, d), one row for all tokens."""
-        if not isinstance(self.k_norm, nn.Identity) or type(self.qkv) is not nn.Linear:
+        norms = self.q_norm, self.k_norm
+        if type(self.qkv) is not nn.Linear or any(type(n) is not nn.Identity for n in norms):
             return _summary(*self.queries_keys_values(x), self.gamma, EPS)
-        weight: Tensor = self.qkv.weight
-        bias: Tensor | None = self.qkv.bias
-        bias = weight.new_zeros(len(weight)) if bias is None else bias
-        weight = weight.view(3, self.num_heads, self.head_dim, -1)
-        bias = bias.view(3, self.num_heads, self.head_dim)
-        central_query = self._central_query(x, weight[0], bias[0])  # (B, H, d)
+        values = linear_heads(x, self.qkv.weight, self.qkv.bias, self.num_heads, EPS)
         with torch.autocast(x.device.type, enabled=False):
-            _, w_k, w_v = _at_least_float32(weight)  # (H, d, D)
-            _, b_k, b_v = _at_least_float32(bias)  # (H, d)
-            u = torch.einsum("bhd,hdD->bhD", central_query, w_k) / self.head_dim
-            c = torch.einsum("bhd,hd->bh", central_query, b_k) / self.head_dim
-            total, summed = torch.zeros_like(c), torch.zeros_like(u)
-            for tokens in _chunks(x):
-                tokens = _at_least_float32(tokens)
-                scores = torch.relu(u @ tokens.transpose(-2, -1) + c[..., None])  # (B, H, n)
-                total = total + scores.sum(-1)
-                summed = summed + scores @ tokens
-            share = 1 / (total + EPS)[..., None]  # a = share · scores
-            values = torch.einsum("bhD,hdD->bhd", share * summed, w_v)
-            values = values + (share * total[..., None]) * b_v
-            heads: Tensor = (_per_head(self.gamma, values).squeeze(-1) * values)[:, :, None]
-        return heads.to(x.dtype)
-
-    def _central_query(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """q̄ = Σ ‖q_i‖ q_i / Σ ‖q_i‖, (B, H, d), at least in float32."""
-        energy = weighted = x.new_zeros((), dtype=torch.float32)
-        for tokens in _chunks(x):
-            q = projection(tokens, weight.flatten(0, 1), bias.flatten())
-            q = self.q_norm(q.view(*q.shape[:2], self.num_heads, -1))  # (B, n, H, d)
-            with torch.autocast(x.device.type, enabled=False):
-                q = _at_least_float32(q)
-                norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
-                energy = energy + norm.sum(1)
-                weighted = weighted + (norm * q).sum(1)
-        return weighted / energy.clamp_min(torch.finfo(energy.dtype).tiny)
+            heads: Tensor = _per_head(self.gamma, values).squeeze(-1) * values
+        return heads[:, :, None].to(x.dtype)

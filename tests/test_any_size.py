@@ -8,7 +8,7 @@ from timm.models import VisionTransformer
 from timm.models.vision_transformer import PatchEmbed
 from torch import nn
 
-from infsa_explain import any_size, attention
+from infsa_explain import any_size, streamed
 from infsa_explain.any_size import PiecewiseVisionTransformer
 from infsa_explain.models import InfViT
 
@@ -38,7 +38,7 @@ def build(attention="linear", **arguments):
 def few(monkeypatch):
     """Pieces of 7 tokens and 40 channels."""
     monkeypatch.setattr(any_size, "CHUNK", 7)
-    monkeypatch.setattr(attention, "CHUNK", 7)
+    monkeypatch.setattr(streamed, "CHUNK", 7)
     monkeypatch.setattr(any_size, "CHANNELS", 40)
 
 
@@ -144,7 +144,7 @@ def test_memory_of_inference_is_a_few_copies_of_the_tokens(monkeypatch):
     The whole model's MLP alone would take 8 times it: 4 · D before the GELU, and after.
     """
     monkeypatch.setattr(any_size, "CHUNK", 32)
-    monkeypatch.setattr(attention, "CHUNK", 32)
+    monkeypatch.setattr(streamed, "CHUNK", 32)
     model = build(embed_dim=192)
 
     def peak(height, width):

@@ -12,7 +12,6 @@ from timm.layers.attention import Attention
 from torch import nn
 from torch.nn.functional import linear
 
-from infsa_explain import attention
 from infsa_explain.attention import (
     LinearInfSA,
     PureInfSA,
@@ -382,76 +381,3 @@ class TestLayers:
         torch.testing.assert_close(kept.double().mean().item(), 0.5, rtol=0, atol=0.05)
         assert not torch.equal(kept[0, 0], kept[0, 1])
         assert (module(x) != 0).all()
-
-
-class TestLinearLayerWithoutKeysAndValues:
-    """The layer against its textbook form, which computes every key and value."""
-
-    @staticmethod
-    def textbook(layer, x):
-        q, k, v = layer.queries_keys_values(x)
-        out = linear_infsa(q, k, v, layer.gamma)
-        return layer.proj(out.transpose(1, 2).flatten(2))
-
-    @pytest.mark.parametrize("chunk", [4096, 7, 1])
-    @pytest.mark.parametrize(
-        "arguments", [{"qkv_bias": True}, {"qkv_bias": False}, {"qkv_bias": True, "qk_norm": True}]
-    )
-    def test_outputs_and_gradients(self, monkeypatch, chunk, arguments):
-        monkeypatch.setattr(attention, "CHUNK", chunk)
-        torch.manual_seed(0)
-        layer = LinearInfSA(24, 3, norm_layer=nn.LayerNorm, **arguments).double()
-        nn.init.normal_(layer.gamma_logit)
-        x = torch.randn(2, 17, 24, dtype=torch.float64, requires_grad=True)
-        direction = torch.randn(2, 17, 24, dtype=torch.float64)
-        inputs = [x, *layer.parameters()]
-        found, expected = layer(x), self.textbook(layer, x)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
-        for a, b in zip(
-            torch.autograd.grad((found * direction).sum(), inputs),
-            torch.autograd.grad((expected * direction).sum(), inputs),
-            strict=True,
-        ):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-    def test_a_projection_that_does_more_than_its_weight_says(self):
-        """As one with a low-rank adapter does."""
-        torch.manual_seed(0)
-        layer, x = LinearInfSA(24, 3, qkv_bias=True).double(), torch.randn(2, 17, 24).double()
-
-        class Adapted(nn.Linear):
-            def forward(self, x):
-                return super().forward(x).square()
-
-        layer.qkv.__class__ = Adapted
-        torch.testing.assert_close(layer(x), self.textbook(layer, x), rtol=0, atol=1e-14)
-
-    @pytest.mark.parametrize("tokens", [5, 1030])
-    def test_inference_and_training_agree(self, tokens):
-        """In inference queries are projected by oneDNN where there is one."""
-        torch.manual_seed(0)
-        layer, x = LinearInfSA(64, 4, qkv_bias=True).eval(), torch.randn(2, tokens, 64)
-        with torch.no_grad():
-            found = layer(x)
-        torch.testing.assert_close(found, layer(x), rtol=0, atol=1e-6)
-        truth = self.textbook(layer.double(), x.double())
-        torch.testing.assert_close(found.double(), truth, rtol=0, atol=1e-6)
-
-    def test_memory_does_not_grow_with_the_tokens(self, monkeypatch):
-        """The paper's O(d_h) state: beyond its output, a view, the layer allocates chunks only."""
-        monkeypatch.setattr(attention, "CHUNK", 64)
-        layer = LinearInfSA(32, 4).eval()
-
-        def peak(tokens):
-            x, largest = torch.randn(1, tokens, 32), 0
-            with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
-                out = layer(x)
-            assert out.stride(1) == 0
-            in_use = 0
-            for event in profile.profiler.kineto_results.events():
-                if event.name() == "[memory]":
-                    in_use += event.nbytes()
-                    largest = max(largest, in_use)
-            return largest
-
-        assert peak(640) == peak(6400) > 0

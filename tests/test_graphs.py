@@ -12,7 +12,7 @@ from timm.layers.attention import Attention
 from torch import nn
 
 import infsa_explain.models  # noqa: F401  (registers the models)
-from infsa_explain import attention
+from infsa_explain import attention, streamed
 from infsa_explain.attention import LinearInfSA
 from infsa_explain.families import timm_vits
 from infsa_explain.graphs import attention_kinds, capture, dead_heads
@@ -227,7 +227,7 @@ class Adapted(nn.Linear):
 @pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize("arguments", [{}, {"qk_norm": True}, {"qkv_bias": False}])
 def test_queries_and_keys_in_chunks(kind, arguments, adapted, monkeypatch):
-    monkeypatch.setattr(attention, "CHUNK", 7)
+    monkeypatch.setattr(streamed, "CHUNK", 7)
     layer, x = build(kind, **arguments).blocks[0].attn, torch.randn(2, 40, 96)
     if adapted:
         layer.qkv.__class__ = Adapted
