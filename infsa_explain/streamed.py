@@ -148,23 +148,22 @@ class _LinearHeads(torch.autograd.Function):
         d_central = torch.einsum("bhD,hdD->bhd", d_u, w_k) + d_c * b_k
         d_weighted = (d_central / energy)[:, None]
         norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
-        d_norm = (q * d_weighted - central[:, None] * d_weighted).sum(-1, keepdim=True)
+        d_norm = (q * d_weighted).sum(-1, True) - (central[:, None] * d_weighted).sum(-1, True)
         d_q = torch.addcmul(norm * d_weighted, torch.where(norm > 0, d_norm / norm, 0), q)
         d_q = d_q.flatten(2)
         d_x = d_weight = d_bias = None
         if ctx.needs_input_grad[0]:
             d_x = projection(d_q, w_q.flatten(0, 1).mT)
-            d_x.baddbmm_(torch.cat([scores, d_scores], 1).mT, torch.cat([d_summed, u], 1))
+            both = torch.cat([scores, d_scores], 1).mT, torch.cat([d_summed, u], 1)
+            torch.baddbmm(d_x, *both, out=d_x)
         if any(ctx.needs_input_grad[1:3]):
-            d_weight, d_bias = torch.empty_like(weight), torch.empty_like(bias)
+            d_weight = torch.empty_like(weight)
             d_w_q, d_w_k, d_w_v = d_weight.view(3, *q.shape[2:], -1)
             product(d_q.flatten(0, 1).mT, x.flatten(0, 1), out=d_w_q.flatten(0, 1))
             torch.bmm(central.permute(1, 2, 0), d_u.transpose(0, 1), out=d_w_k)
             torch.bmm(g.permute(1, 2, 0), z.transpose(0, 1), out=d_w_v)
-            d_bias[: len(bias) // 3] = d_q.sum((0, 1))
-            d_bias[len(bias) // 3 :] = torch.cat(
-                [(central * d_c).sum(0).flatten(), (g * (1 - ctx.eps / total)).sum(0).flatten()]
-            )
+            d_b_k, d_b_v = (central * d_c).sum(0), (g * (1 - ctx.eps / total)).sum(0)
+            d_bias = torch.cat([d_q.sum((0, 1)), d_b_k.flatten(), d_b_v.flatten()])
         return d_x, d_weight, d_bias, None, None
 
 
