@@ -153,6 +153,19 @@ def test_operations_are_those_counted_by_hand():
         assert count(replace(SMALL, mechanism=name))[1] == embedding + layer + classifier
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_operations_of_linear_infsa_are_those_counted_by_hand(train):
+    """Queries take N·D²; scores, their sums and, in training, their gradients N·D·H each."""
+    n, d, h = 17, 32, 4
+    embedding, classifier, mlp = (n - 1) * 3 * 16 * 16 * d, d * 1000, 8 * n * d * d
+    layer = n * d * d + 2 * n * d * h + 3 * d * d + d  # d: the keys' bias at the central query
+    if train:
+        embedding, classifier, mlp = 2 * embedding, 3 * classifier, 3 * mlp
+        layer += 2 * n * d * d + 4 * n * d * h + 6 * d * d
+    setting = replace(SMALL, mechanism="linear", train=train)
+    assert count(setting)[1] == 2 * (embedding + layer + mlp + classifier)
+
+
 def test_fifty_nine_gflops_are_multiply_adds_of_24_layers_not_4():
     def multiply_adds(name, depth):
         return count(Setting(name, 224, depth=depth))[1] / 2e9

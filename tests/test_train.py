@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import infsa_explain.train as training
+from infsa_explain import recipes
 from infsa_explain.checkpoints import read_checkpoint, save
 from infsa_explain.cli import app
 from infsa_explain.conversion import convert
@@ -25,7 +27,7 @@ from infsa_explain.data import PhotoDigits, open_data
 from infsa_explain.data.digits import DIGIT_SIDE
 from infsa_explain.models import load
 from infsa_explain.preprocessing import preprocess
-from infsa_explain.recipes import RECIPES, Recipe, recipe_for
+from infsa_explain.recipes import RECIPES, Recipe, has_bfloat16, recipe_for
 from infsa_explain.train import train
 
 TINY = {"depth": 1, "embed_dim": 16, "num_heads": 2}
@@ -523,6 +525,25 @@ class TestRecipeFor:
         assert digits.mixup == digits.cutmix == 0
         photos = recipe_for("infvit_linear_photos", str(folder), seed=4)
         assert (photos.window_epochs, photos.mixup, photos.cutmix, photos.seed) == (0, 0.2, 0.5, 4)
+
+    @pytest.mark.parametrize("has", [True, False])
+    def test_bfloat16_where_the_device_has_it(self, monkeypatch, has):
+        monkeypatch.setattr(recipes, "has_bfloat16", lambda device: has)
+        for start in ({}, {"pretrained": True}):
+            assert recipe_for("x", "photo-digits", **start).amp
+            assert recipe_for("x", "photo-digits", device="cpu", **start).amp == has
+            assert recipe_for("x", "photo-digits", device="cpu", amp=True, **start).amp
+            assert not recipe_for("x", "photo-digits", device="cpu", amp=False, **start).amp
+
+    def test_which_device_has_bfloat16(self, monkeypatch):
+        """Whether a CPU has it is what its flags say, on Linux."""
+        flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+        if "avx512_bf16" in flags or "amx_bf16" in flags:
+            assert has_bfloat16("cpu")
+        if "avx2" in flags and "avx512" not in flags and "avx_ne_convert" not in flags:
+            assert not has_bfloat16("cpu")
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+        assert not has_bfloat16("cuda")
 
     @pytest.mark.parametrize(("epochs", "windowed"), [(28, 0), (29, 28), (3, 0)])
     def test_a_run_shorter_than_the_curriculum_has_none(self, epochs, windowed):

@@ -24,7 +24,7 @@ def bench(
     heads: Annotated[int, typer.Option(help="Heads a layer.")] = 64,
     batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 1,
     train: Annotated[bool, typer.Option("--train", help="A training step, not inference.")] = False,
-    amp: Annotated[bool, typer.Option("--amp", help="bfloat16 autocast.")] = False,
+    amp: Annotated[bool, typer.Option("--amp", help="bfloat16; slow if emulated.")] = False,
     compiled: Annotated[bool, typer.Option("--compile", help="By torch.compile.")] = False,
     repeats: Annotated[int, typer.Option(help="Batches timed, after one to warm up.")] = 5,
     budget: Annotated[

@@ -57,7 +57,7 @@ MaskedOption = Annotated[
     typer.Option("--batch-size", help="Masked images a forward pass; what is fastest if omitted."),
 ]
 BoxesOption = Annotated[str, typer.Option(help="Of an image: all, or those of its label.")]
-AmpOption = Annotated[bool, typer.Option("--amp", help="bfloat16 autocast.")]
+AmpOption = Annotated[bool, typer.Option("--amp", help="bfloat16; slow if emulated.")]
 
 
 def number_of_steps(steps: str) -> int | Literal["few"] | None:

@@ -50,7 +50,12 @@ def train(
     ] = None,
     device: DeviceOption = "auto",
     amp: Annotated[
-        bool | None, typer.Option("--amp/--no-amp", help="bfloat16 autocast, if not the recipe's.")
+        bool | None,
+        typer.Option(
+            "--amp/--no-amp",
+            help="bfloat16 autocast.",
+            show_default="the recipe's, where the device has bfloat16",
+        ),
     ] = None,
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -74,9 +79,11 @@ def train(
     if convert_layers is not None and convert is None:
         raise ValueError("--convert-layers goes with --convert")
     arguments = {"accumulate": accumulate or None, "img_size": img_size}
+    place = torch_device(device)
     recipe = recipe_for(
         model,
         data,
+        device=place,
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
@@ -92,6 +99,12 @@ def train(
         convert=convert,
         convert_layers=None if convert_layers is None else _layers(convert_layers),
     )
+
+    if amp is None and not recipe.amp:
+        print(
+            "in float32, for this device only emulates bfloat16, which is slow (--amp)",
+            file=sys.stderr,
+        )
 
     def say() -> None:
         if (out / "last.pt").exists():
@@ -115,7 +128,7 @@ def train(
             recipe,
             out,
             resume=resume,
-            device=torch_device(device),
+            device=place,
             on_epoch=on_epoch,
             on_step=lambda step, steps: advance(1, steps),
         )
