@@ -78,6 +78,7 @@ def _by_formula(x: Tensor, *parameters: Tensor) -> bool:
     """Whether gradients are those above: by backpropagation, of numbers of one type."""
     return (
         torch.is_grad_enabled()
+        and any(y.requires_grad for y in (x, *parameters))
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
