@@ -65,8 +65,9 @@ def linear_heads(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, eps
 
 def chunks(x: Tensor, dim: int = 1) -> tuple[Tensor, ...]:
     """Some tokens after the others; dimension ``dim`` is the N tokens'."""
-    on_cpu = x.device.type == "cpu"
-    return torch.split(x, CHUNK * torch.get_num_threads() if on_cpu else DEVICE_CHUNK, dim)
+    if x.device.type != "cpu" or torch.compiler.is_compiling():  # which would unroll many
+        return torch.split(x, DEVICE_CHUNK, dim)
+    return torch.split(x, CHUNK * torch.get_num_threads(), dim)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

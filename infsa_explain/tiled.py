@@ -56,43 +56,52 @@ def affinity_product(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     (tensor([[[7.],
              [0.]]]), tensor([5.]))
     """
-    product, norm = _AffinityProduct.apply(q.contiguous(), k.contiguous(), v.contiguous())
+    product, norm = _affinity_product(q.contiguous(), k.contiguous(), v.contiguous())
     return product, norm
 
 
-class _AffinityProduct(torch.autograd.Function):
-    """The two results, with gradients from :class:`_Gradients`."""
-
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        product, norm = _passes(q, v).forward(q, k, v)
-        return product, norm
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs, output[1])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = _Gradients.apply(*ctx.saved_tensors, g.contiguous(), h)
-        return dq, dk, dv
+@torch.library.custom_op("infsa_explain::affinity_product", mutates_args=())
+def _affinity_product(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The two results; an operator, so that ``torch.compile`` leaves the loop over tiles alone."""
+    product, norm = _passes(q, v).forward(q, k, v)
+    return product, norm
 
 
-class _Gradients(torch.autograd.Function):
-    """The gradients, which have none of their own: silence would be a wrong second derivative."""
+@torch.library.custom_op("infsa_explain::affinity_product_gradients", mutates_args=())
+def _gradients(
+    q: Tensor, k: Tensor, v: Tensor, norm: Tensor, g: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v."""
+    dq, dk, dv = _passes(q, v).backward(q, k, v, norm, g, h)
+    return dq, dk, dv
 
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = _passes(q, v).backward(q, k, v, *rest)
-        return dq, dk, dv
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pass
+@_affinity_product.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return q.new_empty(*q.shape[:2], v.shape[2]), q.new_empty(len(q))
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise NotImplementedError("Pure InfSA can be differentiated once, not twice")
+
+@_gradients.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, output[1])
+
+
+def _backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk, dv = _gradients(*ctx.saved_tensors, g.contiguous(), h)
+    return dq, dk, dv
+
+
+def _refuse(ctx: Any, *gradients: Tensor) -> None:
+    """Silence would be a wrong second derivative."""
+    raise NotImplementedError("Pure InfSA can be differentiated once, not twice")
+
+
+_affinity_product.register_autograd(_backward, setup_context=_save)
+_gradients.register_autograd(_refuse)
 
 
 def _passes(q: Tensor, v: Tensor) -> ModuleType:

@@ -359,6 +359,22 @@ class TestLayers:
             assert not v.any()
             torch.testing.assert_close(block.attn.gamma, torch.full((3,), 0.95))
 
+    @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # PyTorch's
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_compiled_it_is_one_graph_and_the_same(self, layer):
+        torch.manual_seed(0)
+        module = layer(12, 3, qkv_bias=True)
+        x = torch.randn(2, 6, 12, requires_grad=True)
+        inputs = [x, *module.parameters()]
+        compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), module(x), rtol=0, atol=1e-6)
+        found = torch.autograd.grad(compiled(x).square().sum(), inputs)
+        truth = torch.autograd.grad(module(x).square().sum(), inputs)
+        for a, b in zip(found, truth, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), module(x), rtol=0, atol=1e-6)
+
     @pytest.mark.parametrize("layer", LAYERS)
     def test_masks_are_refused(self, layer):
         module, x = layer(12, 3), torch.zeros(1, 4, 12)
