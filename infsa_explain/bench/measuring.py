@@ -104,6 +104,8 @@ def _context() -> Any:
 def _child(sender: Connection, setting: Setting, repeats: int, budget: float) -> None:
     """Send a measurement, or an exception to raise."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which kills this
+    if setting.compiled:  # here, for the compiler's own workers would outlive this process
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     if setting.device == "cpu":
         _limit_memory(available_memory())
     alarm = Timer(budget, os._exit, [SLOW])
