@@ -24,8 +24,8 @@ NOTE = (
     "row: more than 1 is faster. Memory is the peak of the whole process on a CPU, Python and "
     "PyTorch included, and PyTorch's allocations on a GPU. GFLOPs, two a multiply-add, are "
     "counted by torch.utils.flop_counter: matrix products and convolutions alone; for fused "
-    "softmax and for Pure InfSA, whose products it cannot see (custom autograd, in-place and "
-    "oneDNN operators), those of the textbook form. OOM (predicted): one N×N float32 matrix a "
+    "softmax and for Pure InfSA, whose products it cannot see (inside operators of their "
+    "own), those of the textbook form. OOM (predicted): one N×N float32 matrix a "
     "head exceeds the memory available, so it was not tried. With --compile the compiler may turn "
     "materialised softmax into the fused one."
 )
