@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,7 +138,7 @@ def perron(
 def _squared(op: AttentionOperator, left: bool, x: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
     """(Â + σI)ᵗ x with unit columns for t = 1, 2, 4, …; |λ₂|; the count."""
     matrix = op.dense().mT if left else op.dense()
-    second = _second(torch.linalg.eigvals(matrix))
+    second = _second(_eigenvalues(matrix))
     shift = op.frobenius_norm()[..., None, None] / 8
     power = matrix + shift * torch.eye(op.num_tokens, dtype=x.dtype, device=x.device)
     iterations = 0
@@ -160,7 +161,7 @@ def _restarted(
     iterations = 0
     while True:
         basis, hessenberg = arnoldi(search, x, steps)
-        values, vectors = torch.linalg.eig(hessenberg[..., :-1, :])
+        values, vectors = _eigenvectors(hessenberg[..., :-1, :])
         if second is None:
             second = _second(values[:, :, 1])
         top = values.real.argmax(-1)[..., None, None]
@@ -169,6 +170,28 @@ def _restarted(
         iterations += steps + 2  # with the two that follow
         yield x, second, iterations
         search = multiply(op.double, left)
+
+
+def _eigenvalues(matrix: Tensor) -> Tensor:
+    """LAPACK's, of (..., n, n).
+
+    MKL's iteration, PyTorch's, gave up on a graph of 64 tokens that OpenBLAS's, NumPy's, takes.
+    """
+    try:
+        values: Tensor = torch.linalg.eigvals(matrix)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        values = torch.from_numpy(np.linalg.eigvals(matrix.numpy(force=True))).to(matrix.device)
+    return values
+
+
+def _eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, by whichever library finds them, as above."""
+    try:
+        values, vectors = torch.linalg.eig(matrix)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        found = np.linalg.eig(matrix.numpy(force=True))
+        values, vectors = (torch.from_numpy(y).to(matrix.device) for y in found)
+    return values, vectors
 
 
 def _second(eigenvalues: Tensor) -> Tensor:

@@ -158,6 +158,22 @@ def test_a_star():
     assert result.value.item() == pytest.approx(np.sqrt(n) / (np.sqrt(2 * n) + 1e-6), abs=1e-11)
 
 
+@WAYS
+def test_what_one_library_gives_up_on_another_decomposes(way, monkeypatch):
+    """As MKL's does on some graphs, on some processors."""
+    op = operator()
+    truth = perron(op)
+
+    def give_up(matrix):
+        raise torch.linalg.LinAlgError("the algorithm failed to converge")
+
+    monkeypatch.setattr(torch.linalg, "eigvals", give_up)
+    monkeypatch.setattr(torch.linalg, "eig", give_up)
+    found = perron(op)
+    close(found.vector, truth.vector)
+    close(found.second, truth.second)
+
+
 def test_unconverged_is_said():
     """Two steps on a graph with a small gap: the residual is honest and convergence denied."""
     op = operator(tokens=12)

@@ -117,8 +117,8 @@ def count(setting: Setting) -> tuple[int, int]:
 
     `torch.utils.flop_counter` counts matrix products and convolutions from shapes alone, so that
     no memory is needed at any size. It does not see element by element work (norms, softmax,
-    relu), nor products inside PyTorch's fused attention on CPUs or in the tiles of Pure InfSA
-    (an operator of its own); of those two the textbook form is counted, which does the same products,
+    relu), nor products inside PyTorch's fused attention on CPUs or in the tiles of Pure InfSA, an
+    operator of its own; of those two the textbook form is counted, which does the same products,
     without what a backward pass computes again.
 
     >>> small = {"depth": 1, "width": 64, "heads": 4}
