@@ -23,6 +23,15 @@ class Operators(TorchDispatchMode):
         return operator(*args, **kwargs or {})
 
 
+@pytest.fixture(params=[True, False], ids=["oneDNN", "PyTorch"], autouse=True)
+def onednn_multiplies(request, monkeypatch):
+    """On any CPU that PyTorch has oneDNN for, faster there or not."""
+    if request.param and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("PyTorch has no oneDNN here")
+    monkeypatch.setattr(onednn, "_faster", lambda: request.param)
+    return request.param
+
+
 @pytest.fixture
 def given():
     generator = torch.Generator().manual_seed(0)
@@ -33,7 +42,7 @@ def by_hand(x, weight, bias):
     return torch.from_numpy(x.double().numpy() @ weight.double().numpy().T + bias.double().numpy())
 
 
-def test_products(given):
+def test_products(given, onednn_multiplies):
     x, weight, bias = given
     truth = by_hand(*given)
     with torch.no_grad(), Operators() as operators:
@@ -45,8 +54,13 @@ def test_products(given):
     torch.testing.assert_close(plain.double(), truth - bias, rtol=0, atol=1e-5)
     torch.testing.assert_close(positive.double(), truth.clamp_min(0), rtol=0, atol=1e-5)
     torch.testing.assert_close(part.double(), truth[:, 2:5], rtol=0, atol=1e-5)
-    if onednn.usable(x):
-        assert any("mkldnn._linear_pointwise" in name for name in operators.names)
+    assert sum("mkldnn._linear_pointwise" in name for name in operators.names) == (
+        4 if onednn_multiplies else 1
+    )
+    out = torch.empty(33, 33)
+    assert onednn.product(x[0].mT, x[0], out) is out
+    squared = x[0].double().mT @ x[0].double()
+    torch.testing.assert_close(out.double(), squared, rtol=0, atol=1e-4)
 
 
 def test_gradients(given):
