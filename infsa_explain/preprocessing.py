@@ -148,15 +148,15 @@ def visible_region(model: nn.Module, image: NDArray[np.uint8]) -> NDArray[np.uin
         (h, w, 3), a view: the centre crop that :func:`preprocess` resizes to the input size.
     """
     config = data_config(model)
-    if config.get("crop_mode") == "squash":
-        return image
     height, width = image.shape[:2]
-    target_height, target_width = config["input_size"][1:]
+    target = config["input_size"][1:]
+    ratios = height / target[0], width / target[1]
+    if config.get("crop_mode") != "squash":  # which gives each side its own
+        ratios = min(ratios), min(ratios)
     # timm resizes so that input_size / crop_pct is covered, then cuts the centre.
-    scale = min(height / target_height, width / target_width) * config["crop_pct"]
     h, w = (
-        max(1, min(side, round(target * scale)))
-        for side, target in ((height, target_height), (width, target_width))
+        max(1, min(side, round(pixels * ratio * config["crop_pct"])))
+        for side, pixels, ratio in zip((height, width), target, ratios, strict=True)
     )
     top, left = (height - h) // 2, (width - w) // 2
     return image[top : top + h, left : left + w]

@@ -127,9 +127,11 @@ class TestVisibleRegion:
     @pytest.mark.parametrize("shape", [(112, 112), (90, 200), (250, 130), (64, 64)])
     @pytest.mark.parametrize("size", [(64, 64), (48, 96), (96, 48)])
     @pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.75])
-    def test_is_what_the_transform_keeps(self, shape, size, crop_pct):
+    @pytest.mark.parametrize("crop_mode", ["center", "squash"])
+    def test_is_what_the_transform_keeps(self, shape, size, crop_pct, crop_mode):
         """Every model pixel shows the place of the image that the region says it does."""
-        model, image = vit(size, crop_pct=crop_pct, mean=(0, 0, 0), std=(1, 1, 1)), ramp(*shape)
+        config = {"crop_pct": crop_pct, "crop_mode": crop_mode, "mean": (0, 0, 0), "std": (1, 1, 1)}
+        model, image = vit(size, **config), ramp(*shape)
         region = visible_region(model, image)
         assert np.shares_memory(region, image)
         seen = preprocess(model, image)[0].double().numpy() * 255
