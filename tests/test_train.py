@@ -480,6 +480,7 @@ class TestFineTuning:
     def test_from_the_command_line(self, tmp_path, folder, vit):
         save(vit, tmp_path / "a.safetensors")
         arguments = f"train --init {tmp_path / 'a.safetensors'} --data {folder} --epochs 1 --lr 0"
+        arguments += " --device cpu"
         arguments += (
             f" --img-size 48 --convert pure --convert-layers -2,-1 --out {tmp_path / 'run'}"
         )
@@ -489,7 +490,7 @@ class TestFineTuning:
         assert recipe == Recipe(
             NAME,
             str(folder),
-            **RECIPES["fine-tune"] | {"epochs": 1, "lr": 0.0},
+            **RECIPES["fine-tune"] | {"epochs": 1, "lr": 0.0, "amp": has_bfloat16("cpu")},
             model_args={"img_size": 48},
             init=str(tmp_path / "a.safetensors"),
             convert="pure",

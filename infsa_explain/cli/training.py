@@ -100,12 +100,6 @@ def train(
         convert_layers=None if convert_layers is None else _layers(convert_layers),
     )
 
-    if amp is None and not recipe.amp:
-        print(
-            "in float32, for this device only emulates bfloat16, which is slow (--amp)",
-            file=sys.stderr,
-        )
-
     def say() -> None:
         if (out / "last.pt").exists():
             print(
