@@ -46,6 +46,19 @@ def photographs():
     return [china[:320, :320], china[100:420, 300:620], flower[50:370, 100:420]]
 
 
+@pytest.fixture(params=[True, False], ids=["oneDNN", "PyTorch"])
+def onednn_multiplies(request, monkeypatch):
+    """Whether products are oneDNN's, on any CPU that PyTorch has it for, faster there or not."""
+    import torch
+
+    from infsa_explain import onednn
+
+    if request.param and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("PyTorch has no oneDNN here")
+    monkeypatch.setattr(onednn, "_faster", lambda: request.param)
+    return request.param
+
+
 @pytest.fixture
 def cli(monkeypatch, capsys):
     """Run a command in this process: (exit code, stdout, stderr)."""

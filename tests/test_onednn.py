@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from infsa_explain import onednn
 
+pytestmark = pytest.mark.usefixtures("onednn_multiplies")
+
 
 class Operators(TorchDispatchMode):
     """Names of the operators that run."""
@@ -21,15 +23,6 @@ class Operators(TorchDispatchMode):
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         self.names.append(str(operator))
         return operator(*args, **kwargs or {})
-
-
-@pytest.fixture(params=[True, False], ids=["oneDNN", "PyTorch"], autouse=True)
-def onednn_multiplies(request, monkeypatch):
-    """On any CPU that PyTorch has oneDNN for, faster there or not."""
-    if request.param and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        pytest.skip("PyTorch has no oneDNN here")
-    monkeypatch.setattr(onednn, "_faster", lambda: request.param)
-    return request.param
 
 
 @pytest.fixture

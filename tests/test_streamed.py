@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from infsa_explain import onednn, streamed
+from infsa_explain import streamed
 from infsa_explain.attention import LinearInfSA, linear_infsa
 from infsa_explain.streamed import linear_heads
 
@@ -115,11 +115,8 @@ class TestLayer:
 class TestGradients:
     """Of ``linear_heads``, by formula, against autograd's of the textbook form."""
 
-    @pytest.mark.parametrize("library", ["oneDNN", "PyTorch"])
-    def test_in_float32(self, monkeypatch, library):
-        if library == "oneDNN" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-            pytest.skip("PyTorch has no oneDNN here")
-        monkeypatch.setattr(onednn, "_faster", lambda: library == "oneDNN")
+    @pytest.mark.usefixtures("onednn_multiplies")
+    def test_in_float32(self):
         inputs = given(torch.float32)
         exact = [y.detach().double().requires_grad_() for y in inputs]
         values, truth = linear_heads(*inputs, 3, EPS), by_textbook(*exact)

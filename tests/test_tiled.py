@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from infsa_explain import onednn, tiled
+from infsa_explain import tiled
 from infsa_explain.attention import pure_infsa
 from infsa_explain.tiled import affinity_product
 
@@ -19,13 +19,6 @@ def tiles(request, monkeypatch):
     """Tiles of the usual size; small ones of all graphs at once; and of one graph each."""
     for name, value in zip(("ROWS", "COLUMNS", "CPU_BYTES"), request.param, strict=True):
         monkeypatch.setattr(tiled, name, value)
-
-
-@pytest.fixture(params=["oneDNN", "MKL"])
-def library(request, monkeypatch):
-    if request.param == "oneDNN" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        pytest.skip("PyTorch has no oneDNN here")
-    monkeypatch.setattr(onednn, "_faster", lambda: request.param == "oneDNN")
 
 
 def inputs(graphs, n, m, d, e, dtype=torch.float64):
@@ -62,7 +55,7 @@ class TestForward:
     @pytest.mark.parametrize(
         ("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)]
     )
-    @pytest.mark.usefixtures("tiles", "library")
+    @pytest.mark.usefixtures("tiles", "onednn_multiplies")
     def test_product_and_norm(self, shape, dtype, tolerance):
         qkv = inputs(*shape, dtype)
         before = [x.clone() for x in qkv]
@@ -112,7 +105,7 @@ class TestBackward:
     @pytest.mark.parametrize(
         ("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-6)]
     )
-    @pytest.mark.usefixtures("tiles", "library")
+    @pytest.mark.usefixtures("tiles", "onednn_multiplies")
     def test_gradients_are_those_of_the_dense_form(self, shape, dtype, tolerance):
         qkv = [x.abs_().requires_grad_() for x in inputs(*shape, dtype)]
         with torch.no_grad():
