@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from types import ModuleType
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from . import onednn
 
-__all__ = ["affinity_product"]
+__all__ = ["affinity_product", "reliable", "shares"]
 
 #: Rows and columns of a tile: in float32, 2.25 MiB of one graph.
 ROWS, COLUMNS = 256, 2304
@@ -105,14 +106,48 @@ _gradients.register_autograd(_refuse)
 
 
 def _passes(q: Tensor, v: Tensor) -> ModuleType:
-    """Whose ``forward`` and ``backward`` to run: the Triton kernels' where they can, or ours."""
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if (q.is_cuda or interpreted) and q.dtype == torch.float32 and find_spec("triton"):
-        from . import kernels
+    """Whose ``forward`` and ``backward`` to run: kernels' where they can, or ours."""
+    if q.dtype == torch.float32:
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        if (q.is_cuda or interpreted) and find_spec("triton"):
+            from . import cuda_kernels
 
-        if kernels.usable(q.device, q.shape[2], v.shape[2]):
-            return kernels
+            if cuda_kernels.usable(q.device, q.shape[2], v.shape[2]):
+                return cuda_kernels
+        if q.device.type == "cpu":
+            from . import cpu_kernels
+
+            if cpu_kernels.usable(q.shape[2], v.shape[2]):
+                return cpu_kernels
     return sys.modules[__name__]
+
+
+def reliable(
+    passes: ModuleType, language: str, device: torch.device, key_width: int, value_width: int
+) -> bool:
+    """Whether kernels run on a device and agree with the tiles to 1e-5; warns if they do not."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, g = (
+        torch.randn(2, 80, width, generator=generator).to(device)
+        for width in (key_width, key_width, value_width, value_width)
+    )
+    h = torch.ones(2, device=device)
+    try:
+        product, norm = passes.forward(q, k, v)
+        found = (product, norm, *passes.backward(q, k, v, norm, g, h))
+    except Exception as error:  # a compiler that fails, a GPU that Triton does not know, …
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        truth = forward(q, k, v)
+        expected = (*truth, *backward(q, k, v, truth[1], g, h))
+        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)]
+        if max(errors) <= 1e-5:  # NaN is not
+            return True
+        reason = f"their relative error is {max(errors):.0e}"
+    warnings.warn(
+        f"the {language} kernels of Pure InfSA are not used on {device}: {reason}", stacklevel=2
+    )
+    return False
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,8 +212,8 @@ def _onednn(x: Tensor) -> bool:
 
 def _tiles(q: Tensor, k: Tensor) -> Iterator[Tile]:
     """The graphs in tiles: blocks of rows and columns in even shares, of several graphs at once."""
-    rows, columns = _shares(q.shape[1], ROWS), _shares(k.shape[1], COLUMNS)
-    for graphs in _shares(len(q), _graphs(q, k)):
+    rows, columns = shares(q.shape[1], ROWS), shares(k.shape[1], COLUMNS)
+    for graphs in shares(len(q), _graphs(q, k)):
         for some_rows in rows:
             for some_columns in columns:
                 yield graphs, some_rows, some_columns
@@ -198,7 +233,11 @@ def _largest(q: Tensor, k: Tensor) -> int:
     return min(len(q), _graphs(q, k)) * min(q.shape[1], ROWS) * min(k.shape[1], COLUMNS)
 
 
-def _shares(count: int, size: int) -> list[slice]:
-    """0 … count in the fewest parts of at most ``size``, as even as can be."""
+def shares(count: int, size: int) -> list[slice]:
+    """0 … count in the fewest parts of at most ``size``, as even as can be.
+
+    >>> shares(5, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
     even = math.ceil(count / math.ceil(count / size))
     return [slice(first, min(first + even, count)) for first in range(0, count, even)]

@@ -12,7 +12,7 @@ Triton comes with PyTorch's CUDA builds for Linux. Import this module only where
 from __future__ import annotations
 
 import functools
-import warnings
+import sys
 
 import torch
 import triton
@@ -29,34 +29,13 @@ MAX_WIDTH = 64
 
 @functools.cache
 def usable(device: torch.device, key_width: int, value_width: int) -> bool:
-    """Whether the kernels run on a device and agree with the tiles to 1e-5; warns if they do not.
+    """Whether heads are no wider than MAX_WIDTH, and the kernels agree with the tiles.
 
-    They are left alone, without a warning, where heads are wider than MAX_WIDTH.
+    Warns if they do not run on the device, or do not agree.
     """
     if max(key_width, value_width) > MAX_WIDTH:
         return False
-    generator = torch.Generator().manual_seed(0)
-    q, k, v, g = (
-        torch.randn(2, 80, width, generator=generator).to(device)
-        for width in (key_width, key_width, value_width, value_width)
-    )
-    h = torch.ones(2, device=device)
-    try:
-        product, norm = forward(q, k, v)
-        found = (product, norm, *backward(q, k, v, norm, g, h))
-    except Exception as error:  # a compiler that is missing, a GPU that Triton does not know, …
-        reason = f"{type(error).__name__}: {error}"
-    else:
-        truth = tiled.forward(q, k, v)
-        expected = (*truth, *tiled.backward(q, k, v, truth[1], g, h))
-        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)]
-        if max(errors) <= 1e-5:  # NaN is not
-            return True
-        reason = f"their relative error is {max(errors):.0e}"
-    warnings.warn(
-        f"the Triton kernels of Pure InfSA are not used on {device}: {reason}", stacklevel=2
-    )
-    return False
+    return tiled.reliable(sys.modules[__name__], "Triton", device, key_width, value_width)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
