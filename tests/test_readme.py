@@ -16,6 +16,7 @@ import infsa_explain
 from infsa_explain.cli import app
 from infsa_explain.data import PhotoDigits
 from infsa_explain.graphs import capture
+from infsa_explain.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -133,6 +134,20 @@ def test_help_has_examples_that_parse(here, name):
         words = shlex.split(example)
         assert words[0] == name
         assert parsed(words).keys() == {parameter.name for parameter in command.params} - {"help"}
+
+
+def test_the_page_of_methods_has_every_method():
+    attention = {("linear", "pure", "softmax"): "any", ("linear", "pure"): "InfSA"}
+    expected = []
+    for method in METHODS.values():
+        name = f"`{method.name}`" + " (of a class)" * method.class_specific
+        kinds = tuple(sorted(method.kinds))
+        summary = method.summary.rstrip(".").replace("|", "\\|")
+        expected.append(f"| {name} | {summary} | {attention.get(kinds) or ', '.join(kinds)} |")
+    lines = (ROOT / "docs/methods.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| `")]
+    assert sorted(rows[:-1]) == sorted(expected)
+    assert rows[-1].startswith("| `untrained-NAME` |")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
