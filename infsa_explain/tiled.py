@@ -9,6 +9,10 @@ g = ∂L/∂(A v) and h = ∂L/∂‖A‖_F,
     ∂L/∂q = T k,  ∂L/∂k = Tᵀ q
 
 and as A = q kᵀ where it counts, T is one product, [g, (h / ‖A‖_F) q] [v, k]ᵀ.
+
+The tiles run everywhere, and are what kernels have to agree with before they are relied on: those
+in Triton on CUDA (:mod:`infsa_explain.cuda_kernels`), and in C on CPUs with AVX2
+(:mod:`infsa_explain.cpu_kernels`).
 """
 
 from __future__ import annotations
@@ -126,9 +130,9 @@ def reliable(
     passes: ModuleType, language: str, device: torch.device, key_width: int, value_width: int
 ) -> bool:
     """Whether kernels run on a device and agree with the tiles to 1e-5; warns if they do not."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     q, k, v, g = (
-        torch.randn(2, 80, width, generator=generator).to(device)
+        torch.randn(2, 80, width, generator=generator, device="cpu").to(device)
         for width in (key_width, key_width, value_width, value_width)
     )
     h = torch.ones(2, device=device)

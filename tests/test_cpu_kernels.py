@@ -132,6 +132,11 @@ def test_the_layer_uses_them(an_avx2_cpu, monkeypatch):
     assert called == [1]
 
 
+def test_a_default_device_changes_nothing(an_avx2_cpu):
+    with torch.device("meta"):
+        assert cpu_kernels.usable(16, 16)
+
+
 @pytest.mark.parametrize("capability", ["DEFAULT", "AVX512"])
 def test_other_cpus_keep_the_tiles(an_avx2_cpu, monkeypatch, capability):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
