@@ -372,6 +372,7 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path):
     ("content", "message"),
     [
         (b"mechanism,size\r\nlinear,64\r\n", "has other columns than a bench.csv of this version"),
+        (b"my only copy", r"bench\.csv is no bench\.csv"),
         (None, r"bench\.csv, line 2: "),
     ],
 )
@@ -379,9 +380,25 @@ def test_a_file_that_is_no_benchmark_is_not_gone_on_with(tmp_path, content, mess
     path = tmp_path / "bench.csv"
     with CsvFile(path):
         pass
-    path.write_bytes(content or path.read_bytes() + b"linear,many\r\n")
+    content = content or path.read_bytes() + b"linear,many\r\n"
+    path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         CsvFile(path, resume=True)
+    assert path.read_bytes() == content
+
+
+def test_rows_that_an_editor_gave_other_line_ends_are_kept(tmp_path):
+    path = tmp_path / "bench.csv"
+    rows = [*rows_of([64, 128], ["linear"]).values()]
+    with CsvFile(path) as file:
+        for row in rows[:-1]:
+            file.append(row)
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
+    with CsvFile(path, resume=True) as file:
+        assert file.rows == rows[:-1]
+        file.append(rows[-1])
+    with CsvFile(path, resume=True) as file:
+        assert file.rows == rows
 
 
 def test_paper_table_has_speeds_at_1024_beside_13():

@@ -213,6 +213,10 @@ def _remembering(measure: Measure, rows: Sequence[Row]) -> Measure:
     return remember
 
 
+_COLUMNS = [field.name for field in fields(Row)]
+_HEADER = ",".join(_COLUMNS).encode() + b"\r\n"
+
+
 class CsvFile:
     """``bench.csv``: a row is on the disk as soon as it is measured.
 
@@ -236,14 +240,16 @@ class CsvFile:
                 raise ValueError(
                     f"{path} is there already; --resume it, or name another folder in --out"
                 )
-            head, end, _ = content.rpartition(b"\r\n")
+            head, end, cut_short = content.rpartition(b"\n")
+            if not end and not _HEADER.startswith(cut_short):
+                raise ValueError(f"{path} is no bench.csv")
             self.rows = _rows_in(path, (head + end).decode())
             binary.truncate(len(head + end))
         except ValueError:
             binary.close()
             raise
         self.file = io.TextIOWrapper(binary, encoding="utf-8", newline="")
-        self.writer = csv.DictWriter(self.file, [field.name for field in fields(Row)])
+        self.writer = csv.DictWriter(self.file, _COLUMNS)
         if not head:
             self.writer.writeheader()
 
