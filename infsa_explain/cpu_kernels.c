@@ -4,7 +4,8 @@
    are used and forgotten. Arrays are dense and of floats: q (G, N, D), k (G, M, D), v (G, M, E),
    with D and E, multiples of 16, from the compiler's command line. "Panels" hold k or v in
    (G, ceil(M / 16), width, 16), zeros beyond M, so that 16 columns are read as they are needed.
-   Vectors of eight floats, as GCC and Clang have them. */
+   Vectors of eight floats, as GCC and Clang have them; graphs are shared among threads by OpenMP,
+   PyTorch's own where the libraries have one name. */
 
 #define ROWS 6
 #define COLUMNS (D + E <= 64 ? 128 : 64)
@@ -14,6 +15,8 @@
 
 typedef float Vector __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int Bits __attribute__((vector_size(32)));
+#define PADDED(tokens) (((tokens) + 15) / 16 * 16)
+
 typedef float Tile[ROWS][COLUMNS];
 
 INLINE Vector *at(const float *x) { return (Vector *)x; }
@@ -78,21 +81,24 @@ INLINE double forward_block(const float *q, const float *k_panels, const float *
 
 /* product (G, N, E), zeros before; squares (G,). */
 void forward(const float *q, const float *k_panels, const float *v, float *product,
-             double *squares, long G, long N, long M) {
+             double *squares, long G, long N, long M, int threads) {
+#pragma omp parallel for num_threads(threads)
   for (long graph = 0; graph < G; graph++) {
+    const float *q_g = q + graph * N * D, *v_g = v + graph * M * E;
+    const float *k_g = k_panels + graph * PADDED(M) * D;
+    float *product_g = product + graph * N * E;
     double sum = 0;
     for (long j = 0; j < M; j += COLUMNS) {
       int columns = M - j < COLUMNS ? M - j : COLUMNS;
       for (long i = 0; i < N;) {
 #define BLOCK(rows) \
-  forward_block(q + i * D, k_panels + j * D, v + j * E, product + i * E, rows, columns)
+  forward_block(q_g + i * D, k_g + j * D, v_g + j * E, product_g + i * E, rows, columns)
         if (i + ROWS <= N) sum += BLOCK(ROWS), i += ROWS;
         else sum += BLOCK(1), i += 1;
 #undef BLOCK
       }
     }
     squares[graph] = sum;
-    q += N * D, k_panels += (M + 15) / 16 * 16 * D, v += M * E, product += N * E;
   }
 }
 
@@ -119,21 +125,21 @@ INLINE void backward_block(const float *q, const float *k, const float *k_panels
 /* g (G, N, E), share (G,); dq, dk and dv as q, k and v, zeros before. */
 void backward(const float *q, const float *k, const float *k_panels, const float *v_panels,
               const float *g, const float *share, float *dq, float *dk, float *dv, long G, long N,
-              long M) {
+              long M, int threads) {
+#pragma omp parallel for num_threads(threads)
   for (long graph = 0; graph < G; graph++) {
+    long nd = graph * N * D, md = graph * M * D, ne = graph * N * E, me = graph * M * E;
+    const float *k_g = k_panels + graph * PADDED(M) * D, *v_g = v_panels + graph * PADDED(M) * E;
     for (long j = 0; j < M; j += COLUMNS) {
       int columns = M - j < COLUMNS ? M - j : COLUMNS;
       for (long i = 0; i < N;) {
-#define BLOCK(rows)                                                                           \
-  backward_block(q + i * D, k + j * D, k_panels + j * D, v_panels + j * E, g + i * E,         \
-                 share[graph], dq + i * D, dk + j * D, dv + j * E, rows, columns)
+#define BLOCK(rows)                                                                          \
+  backward_block(q + nd + i * D, k + md + j * D, k_g + j * D, v_g + j * E, g + ne + i * E,   \
+                 share[graph], dq + nd + i * D, dk + md + j * D, dv + me + j * E, rows, columns)
         if (i + ROWS <= N) BLOCK(ROWS), i += ROWS;
         else BLOCK(1), i += 1;
 #undef BLOCK
       }
     }
-    long padded = (M + 15) / 16 * 16;
-    q += N * D, k += M * D, k_panels += padded * D, v_panels += padded * E, g += N * E;
-    dq += N * D, dk += M * D, dv += M * E;
   }
 }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import os
 import shlex
 import shutil
@@ -19,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -31,7 +29,7 @@ from . import tiled
 
 __all__ = ["backward", "forward", "usable"]
 
-FLAGS = ("-O3", "-mavx2", "-mfma", "-shared", "-fPIC")
+FLAGS = ("-O3", "-mavx2", "-mfma", "-fopenmp", "-shared", "-fPIC")
 
 
 @functools.cache
@@ -107,16 +105,8 @@ def _panels(x: Tensor) -> Tensor:
 
 
 def _run(name: str, arguments: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Call a kernel, with every thread of PyTorch's on some of the graphs."""
+    """Call a kernel, with PyTorch's number of threads."""
     kernel = library(q.shape[2], v.shape[2])[name]
-
-    def run(graphs: slice) -> None:
-        pointers = (ctypes.c_void_p(x[graphs].data_ptr()) for x in arguments)
-        sizes = graphs.stop - graphs.start, q.shape[1], k.shape[1]
-        kernel(*pointers, *map(ctypes.c_long, sizes))
-
-    shares = tiled.shares(len(q), math.ceil(len(q) / torch.get_num_threads()))
-    if len(shares) == 1:
-        return run(shares[0])
-    with ThreadPoolExecutor(len(shares)) as pool:
-        list(pool.map(run, shares))
+    pointers = (ctypes.c_void_p(x.data_ptr()) for x in arguments)
+    sizes = (ctypes.c_long(size) for size in (len(q), q.shape[1], k.shape[1]))
+    kernel(*pointers, *sizes, ctypes.c_int(torch.get_num_threads()))

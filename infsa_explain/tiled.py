@@ -31,7 +31,7 @@ from torch import Tensor
 
 from . import onednn
 
-__all__ = ["affinity_product", "reliable", "shares"]
+__all__ = ["affinity_product", "reliable"]
 
 #: Rows and columns of a tile: in float32, 2.25 MiB of one graph.
 ROWS, COLUMNS = 256, 2304
@@ -216,8 +216,8 @@ def _onednn(x: Tensor) -> bool:
 
 def _tiles(q: Tensor, k: Tensor) -> Iterator[Tile]:
     """The graphs in tiles: blocks of rows and columns in even shares, of several graphs at once."""
-    rows, columns = shares(q.shape[1], ROWS), shares(k.shape[1], COLUMNS)
-    for graphs in shares(len(q), _graphs(q, k)):
+    rows, columns = _shares(q.shape[1], ROWS), _shares(k.shape[1], COLUMNS)
+    for graphs in _shares(len(q), _graphs(q, k)):
         for some_rows in rows:
             for some_columns in columns:
                 yield graphs, some_rows, some_columns
@@ -237,11 +237,7 @@ def _largest(q: Tensor, k: Tensor) -> int:
     return min(len(q), _graphs(q, k)) * min(q.shape[1], ROWS) * min(k.shape[1], COLUMNS)
 
 
-def shares(count: int, size: int) -> list[slice]:
-    """0 … count in the fewest parts of at most ``size``, as even as can be.
-
-    >>> shares(5, 2)
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
+def _shares(count: int, size: int) -> list[slice]:
+    """0 … count in the fewest parts of at most ``size``, as even as can be."""
     even = math.ceil(count / math.ceil(count / size))
     return [slice(first, min(first + even, count)) for first in range(0, count, even)]

@@ -94,7 +94,7 @@ class TestForward:
 
     @pytest.mark.parametrize("count", [1, 255, 256, 257, 1025, 4097])
     def test_shares_are_even(self, count):
-        shares = tiled.shares(count, 256)
+        shares = tiled._shares(count, 256)
         sizes = [share.stop - share.start for share in shares]
         assert [i for s in shares for i in range(s.start, s.stop)] == list(range(count))
         assert len(shares) == -(-count // 256)
