@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 import warnings
 from functools import cache
 
@@ -304,21 +303,16 @@ def test_many_runs_leave_nothing_behind(model, tmp_path, runs):
         gc.collect()
         tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
         files = len(os.listdir("/proc/self/fd"))
-        return hooks(model), files, tensors, tracemalloc.get_traced_memory()[0]
+        return (hooks(model), files, tensors), sys.getallocatedblocks()
 
-    for i in range(2):  # what is made once, such as imports
+    for i in range(3):  # what is made once, such as imports
         once(i)
-    tracemalloc.start()
-    try:
-        once(2)
-        before = left()
-        for i in range(3, 3 + runs):
-            once(i)
-        after = left()
-    finally:
-        tracemalloc.stop()
-    assert after[:3] == before[:3]
-    assert after[3] - before[3] < 100_000
+    before, blocks_before = left()
+    for i in range(3, 3 + runs):
+        once(i)
+    after, blocks = left()
+    assert after == before
+    assert blocks - blocks_before < 1_000  # caches of torch's grow to 600 in a hundred runs
 
 
 class TestSameInSameOut:
