@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from .attention import INITIAL_GAMMA
 from .families import forms_of
+from .functional import INITIAL_GAMMA
 from .graphs import attention_layers
 
 __all__ = ["convert"]

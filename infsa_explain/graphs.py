@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .attention import INITIAL_GAMMA, linear_weights
 from .families import (
     AttentionFamily,
     Layout,
@@ -26,6 +25,7 @@ from .families import (
     model_of,
     refusal,
 )
+from .functional import INITIAL_GAMMA, linear_weights
 from .operator import AttentionOperator
 
 __all__ = [

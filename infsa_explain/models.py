@@ -12,7 +12,6 @@ import json
 import math
 import os
 from contextlib import nullcontext
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -25,9 +24,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .any_size import PiecewiseVisionTransformer
-from .attention import INITIAL_GAMMA, LinearInfSA, PureInfSA
+from .attention import LinearInfSA, PureInfSA
+from .catalogue import BUNDLED, UNTRAINED, weights_file
 from .checkpoints import change, fit, read_checkpoint, rebuild
 from .families.torchvision_vits import anew, is_torchvision
+from .functional import INITIAL_GAMMA
 from .hub import hub_or_cache
 
 __all__ = ["BUNDLED", "InfViT", "load", "untrained"]
@@ -42,16 +43,6 @@ ATTENTION_LAYERS: dict[str, type[Attention]] = {
 
 #: Endings of files that :func:`load` takes for a checkpoint.
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-
-#: Trained models that come with the package.
-BUNDLED = (
-    "infvit_linear_digits",
-    "infvit_pure_digits",
-    "vit_softmax_digits",
-    "infvit_linear_photos",
-    "infvit_pure_photos",
-    "vit_softmax_photos",
-)
 
 
 class InfViT(PiecewiseVisionTransformer):
@@ -135,23 +126,9 @@ def _cfg(input_size: int = 224, num_classes: int = 1000, file: str = "") -> dict
     }
 
 
-def weights_file(name: str) -> str:
-    """The path of a bundled checkpoint."""
-    return str(files("infsa_explain") / "weights" / f"{name}.safetensors")
-
-
 default_cfgs = generate_default_cfgs(
     {
-        **{
-            name: _cfg()
-            for name in (
-                "infvit_linear_4l",
-                "infvit_pure_4l",
-                "infvit_pure_24l",
-                "vit_softmax_4l",
-                "vit_softmax_24l",
-            )
-        },
+        **{name: _cfg() for name in UNTRAINED},
         **{
             name: _cfg(112 if name.endswith("digits") else 64, 10, weights_file(name))
             for name in BUNDLED
@@ -365,19 +342,6 @@ def _must_be_known(name: str) -> None:
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ValueError(f"unknown model {name!r}{hint} (`models` lists them)")
-
-
-def registered() -> list[str]:
-    """The untrained names that this module adds to timm's registry."""
-    return [name for name in default_cfgs if name not in BUNDLED]
-
-
-def card_facts(name: str) -> tuple[str, str, str, str]:
-    """Attention, parameters, data and accuracy of a bundled model, from its card."""
-    facts = json.loads(Path(weights_file(name)).with_suffix(".json").read_text())
-    low, high = facts["accuracy_interval"]
-    accuracy = f"{facts['accuracy']:.1%} [{low:.1%}, {high:.1%}]"
-    return facts["attention"], f"{facts['parameters']:,}", facts["data"], accuracy
 
 
 def untrained(model: nn.Module, seed: int = 0) -> nn.Module:

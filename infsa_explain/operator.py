@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .attention import EPS
+from .functional import EPS
 
 __all__ = ["AttentionOperator"]
 

@@ -46,7 +46,7 @@ def linear_heads(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, eps
         weight: (3·H·d, D), of queries, then keys, then values.
         bias: (3·H·d,).
         heads: H.
-        eps: ε, see :func:`infsa_explain.attention.linear_weights`.
+        eps: ε, see :func:`infsa_explain.functional.linear_weights`.
 
     Returns:
         (B, H, d), at least in float32. In training its gradients are those above; for a second

@@ -15,12 +15,12 @@ from torch.nn.functional import linear
 from infsa_explain.attention import (
     LinearInfSA,
     PureInfSA,
-    frobenius_norm,
     linear_infsa,
     linear_weights,
     pure_infsa,
     token_graph,
 )
+from infsa_explain.functional import frobenius_norm
 
 LAYERS = [PureInfSA, LinearInfSA]
 FUNCTIONS = [pure_infsa, linear_infsa]

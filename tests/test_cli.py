@@ -342,20 +342,28 @@ def test_module_ignores_a_metrics_py_in_the_working_folder(tmp_path):
     assert "visits" in done.stdout
 
 
-def test_help_imports_nothing_heavy():
+@pytest.mark.parametrize(
+    ("command", "says", "imports"),
+    [
+        (["morf", "--help"], "MoRF-AOC", []),
+        (["models"], "infvit_linear_digits", []),
+        (["methods"], "visits", ["numpy", "torch"]),
+    ],
+)
+def test_what_answers_at_once_imports_nothing_heavy(command, says, imports):
     script = (
-        "import sys; sys.argv = ['x', 'morf', '--help']\n"
+        f"import sys; sys.argv = ['x', *{command}]\n"
         "from infsa_explain.__main__ import main\n"
         "try: main()\n"
         "except SystemExit as stop: code = stop.code\n"
-        "heavy = {'torch', 'timm', 'scipy', 'sklearn', 'cv2', 'matplotlib', 'numpy'}\n"
-        "print(code, sorted(heavy & sys.modules.keys()))"
+        "heavy = 'cv2 matplotlib numpy scipy sklearn timm torch torchvision'.split()\n"
+        "print(code, [name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip().splitlines()[-1] == "0 []"
-    assert "MoRF-AOC" in done.stdout
+    assert done.stdout.strip().splitlines()[-1] == f"0 {imports}"
+    assert says in done.stdout
 
 
 def test_no_command_shows_the_help(cli):

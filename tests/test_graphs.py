@@ -12,7 +12,7 @@ from timm.layers.attention import Attention
 from torch import nn
 
 import infsa_explain.models  # noqa: F401  (registers the models)
-from infsa_explain import attention, streamed
+from infsa_explain import streamed
 from infsa_explain.attention import LinearInfSA
 from infsa_explain.families import timm_vits
 from infsa_explain.graphs import attention_kinds, capture, dead_heads
@@ -232,7 +232,7 @@ def test_queries_and_keys_in_chunks(kind, arguments, adapted, monkeypatch):
     if adapted:
         layer.qkv.__class__ = Adapted
     with torch.no_grad():
-        found = attention.queries_keys(layer, x)
+        found = timm_vits.queries_keys(layer, x)
         q, k, _ = layer.qkv(x).reshape(2, 40, 3, 8, 12).permute(2, 0, 3, 1, 4)
         expected = layer.q_norm(q), layer.k_norm(k)
     for a, b in zip(found, expected, strict=True):

@@ -20,11 +20,11 @@ def models() -> None:
 
     Example: infsa-explain models
     """
-    from ..models import BUNDLED, card_facts, registered, weights_file
+    from ..catalogue import BUNDLED, UNTRAINED, card_facts, weights_file
 
     rows = [(name, *card_facts(name)) for name in BUNDLED if Path(weights_file(name)).exists()]
     print_table("bundled, trained", ("name", "attention", "parameters", "data", "accuracy"), rows)
-    print("\nuntrained, in timm's registry: " + ", ".join(registered()))
+    print("\nuntrained, in timm's registry: " + ", ".join(UNTRAINED))
     print("and any timm VisionTransformer, hf-hub: name, or checkpoint file")
 
 

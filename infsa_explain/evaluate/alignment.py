@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Literal
 from infsa_metrics import centred_cosine, cosine, spearman
 from torch import Tensor, nn
 
-from ..attention import key_weights, linear_weights
 from ..centrality import Perron, perron
+from ..functional import key_weights, linear_weights
 from ..graphs import Layer
 from ..solvers import survival_per_head
 from .batches import Batch
@@ -45,7 +45,7 @@ class Alignment:
             ``"right"``, which is constant for softmax attention.
         layers: indices, or None for all.
         steps: numbers of steps k > 1 of the weights' own power iteration, q̄ ← Σ a_i q_i, to
-            compare beside the weights; see :func:`infsa_explain.attention.linear_weights`.
+            compare beside the weights; see :func:`infsa_explain.functional.linear_weights`.
         gamma: in place of the model's own γ, for ``invalid_rows``.
         tol: residual, relative to the eigenvalue, at which a Perron vector is good enough.
         control: whether to measure the model untrained, too.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import linear_infsa, pure_infsa
+from ..functional import linear_infsa, pure_infsa
 
 
 class InfSA:

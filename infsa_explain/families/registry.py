@@ -106,13 +106,13 @@ _FORMS: list[tuple[Matcher, Callable[[Any], Forms]]] = []
 
 
 def attention_family(
-    attention: type[nn.Module] | Matcher, kind: str, *, inputs: tuple[str, ...] = ()
+    attention: type[nn.Module] | str | Matcher, kind: str, *, inputs: tuple[str, ...] = ()
 ) -> Callable[[Reader], Reader]:
     """Register how to read q and k of an attention module from the tokens that enter it.
 
     Args:
-        attention: the module's class (not its subclasses, which may compute otherwise), or a
-            function that tells whether a module is one.
+        attention: the module's class (not its subclasses, which may compute otherwise), its
+            dotted name, which imports nothing, or a function that tells whether a module is one.
         kind: ``"softmax"``, ``"pure"`` or ``"linear"``.
         inputs: names of further arguments of the module's ``forward`` that the reader takes.
 
@@ -120,8 +120,11 @@ def attention_family(
         A decorator for ``reader(module, x, **inputs)``, with x (B, N, D), that gives a
         :class:`Reading`. A reader says with a ValueError what it cannot read.
     """
-    matches: Matcher = _is_exactly(attention) if isinstance(attention, type) else attention
-    name = attention.__name__
+    if isinstance(attention, str):
+        name, matches = attention.rpartition(".")[2], _is_named(attention)
+    else:
+        name = attention.__name__
+        matches = _is_exactly(attention) if isinstance(attention, type) else attention
 
     def register(reader: Reader) -> Reader:
         _ATTENTION.append(AttentionFamily(name, matches, kind, reader, inputs))
@@ -189,6 +192,10 @@ def known_models() -> str:
 
 def _is_exactly(cls: type[nn.Module]) -> Matcher:
     return lambda module: type(module) is cls
+
+
+def _is_named(name: str) -> Matcher:
+    return lambda module: dotted_names(type(module))[0] == name
 
 
 # ---------------------------------------------------------------- what readers and layouts share

@@ -1,4 +1,4 @@
-"""timm's Vision Transformers, and our own, which stand in their slots."""
+"""timm's Vision Transformers, and our own, which stand in their slots; named, not imported."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from timm.layers.attention import Attention, AttentionRope
-from timm.layers.pos_embed_sincos import apply_rot_embed_cat
-from timm.models import beit, eva
-from timm.models.vision_transformer import ParallelScalingBlock
 from torch import Tensor, nn
 
-from ..attention import LinearInfSA, PureInfSA, queries_keys
+from ..onednn import projection
+from ..streamed import chunks
 from .refused import BIAS
 from .registry import (
     Forms,
@@ -20,30 +17,54 @@ from .registry import (
     Reading,
     attention_family,
     convertible,
+    dotted_names,
     merge_heads,
     model_family,
     patches,
     split_heads,
 )
 
+ATTENTION = "timm.layers.attention.Attention"
+PURE, LINEAR = "infsa_explain.attention.PureInfSA", "infsa_explain.attention.LinearInfSA"
+
 # ---------------------------------------------------------------- attention
 
 
-@attention_family(PureInfSA, "pure")
-@attention_family(LinearInfSA, "linear")
-def our_own(module: PureInfSA | LinearInfSA, x: Tensor) -> Reading:
+@attention_family(PURE, "pure")
+@attention_family(LINEAR, "linear")
+def our_own(module: Any, x: Tensor) -> Reading:
     """q and k of our own layers."""
     q, k = queries_keys(module, x)
     values = lambda: module.queries_keys_values(x)[2]  # noqa: E731
     return Reading(q, k, module.gamma, values=values, output=output(module, x))
 
 
-@attention_family(Attention, "softmax")
-def softmax(module: Attention, x: Tensor) -> Reading:
+@attention_family(ATTENTION, "softmax")
+def softmax(module: Any, x: Tensor) -> Reading:
     """q_norm(W_q x), k_norm(W_k x)."""
     q, k = queries_keys(module, x)
     values = lambda: split_heads(module.qkv(x).chunk(3, -1)[2], module.num_heads)  # noqa: E731
     return Reading(q, k, scale=module.scale, values=values, output=output(module, x))
+
+
+@torch.no_grad()
+def queries_keys(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """q and k of tokens ``x`` (B, N, D), each (B, H, N, d), after any norm, without gradients.
+
+    Without values, and chunk by chunk, so that nothing else as large as q and k takes memory.
+    """
+    if type(layer.qkv) is not nn.Linear:  # quantised, or with an adapter
+        q, k, _ = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).transpose(1, 3).unbind(2)
+        return layer.q_norm(q), layer.k_norm(k)
+    q, k = x.new_empty(2, len(x), layer.num_heads, x.shape[1], layer.head_dim)
+    bias = layer.qkv.bias
+    for i, (out, norm) in enumerate(((q, layer.q_norm), (k, layer.k_norm))):
+        weight_i = layer.qkv.weight.chunk(3)[i]
+        bias_i = None if bias is None else bias.chunk(3)[i]
+        for some, tokens in zip(chunks(out, 2), chunks(x), strict=True):
+            heads = projection(tokens, weight_i, bias_i).view(*tokens.shape[:2], *out.shape[1::2])
+            some.copy_(norm(heads.transpose(1, 2)))
+    return q, k
 
 
 def output(module: Any, x: Tensor) -> Callable[[Tensor], Tensor]:
@@ -58,8 +79,8 @@ def output(module: Any, x: Tensor) -> Callable[[Tensor], Tensor]:
     return project
 
 
-@attention_family(ParallelScalingBlock, "softmax")
-def parallel_block(module: ParallelScalingBlock, x: Tensor) -> Reading:
+@attention_family("timm.models.vision_transformer.ParallelScalingBlock", "softmax")
+def parallel_block(module: Any, x: Tensor) -> Reading:
     """As :func:`softmax`, of a block that projects queries, keys, values and MLP at once."""
     _, *qkv = module.in_proj(module.in_norm(x)).split(module.in_split, dim=-1)
     q, k, v = (split_heads(part, module.num_heads) for part in qkv)
@@ -81,8 +102,8 @@ def parallel_block(module: ParallelScalingBlock, x: Tensor) -> Reading:
     )
 
 
-@attention_family(AttentionRope, "softmax", inputs=("rope",))
-@attention_family(eva.EvaAttention, "softmax", inputs=("rope",))
+@attention_family("timm.layers.attention.AttentionRope", "softmax", inputs=("rope",))
+@attention_family("timm.models.eva.EvaAttention", "softmax", inputs=("rope",))
 def rotary(module: Any, x: Tensor, rope: Tensor | None = None) -> Reading:
     """R q_norm(W_q x), R k_norm(W_k x), with R the rotation of each patch's place."""
     fused = module.q_proj is None
@@ -106,8 +127,8 @@ def rotary(module: Any, x: Tensor, rope: Tensor | None = None) -> Reading:
     )
 
 
-@attention_family(beit.Attention, "softmax")
-def beit_attention(module: beit.Attention, x: Tensor) -> Reading:
+@attention_family("timm.models.beit.Attention", "softmax")
+def beit_attention(module: Any, x: Tensor) -> Reading:
     """W_q x, W_k x, where there is no bias of relative position."""
     if module.relative_position_bias_table is not None:
         raise ValueError(f"it {BIAS}")
@@ -126,14 +147,20 @@ def _biased(module: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _rotate(module: Any, x: Tensor, rope: Tensor) -> Tensor:
     """The patches of x (B, H, N, d) rotated, its prefix tokens as they are."""
+    from timm.layers.pos_embed_sincos import apply_rot_embed_cat
+
     prefix, rest = x[:, :, : module.num_prefix_tokens], x[:, :, module.num_prefix_tokens :]
     turned = apply_rot_embed_cat(rest, rope, half=getattr(module, "rotate_half", False))
     return torch.cat([prefix, turned.to(x.dtype)], dim=2)
 
 
-@convertible(lambda module: type(module) in (Attention, PureInfSA, LinearInfSA))
-def forms(module: Attention) -> Forms:
+@convertible(lambda module: dotted_names(type(module))[0] in (ATTENTION, PURE, LINEAR))
+def forms(module: Any) -> Forms:
     """InfSA layers are timm's ``Attention`` but for γ and what they do with q, k and v."""
+    from timm.layers.attention import Attention
+
+    from ..attention import LinearInfSA, PureInfSA
+
     return Forms(Attention, PureInfSA, LinearInfSA, module.num_heads, module.attn_drop.p)
 
 

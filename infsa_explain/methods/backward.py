@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..attention import INITIAL_GAMMA, linear_infsa, linear_weights, pure_infsa
 from ..families import AttentionFamily, Reading
+from ..functional import INITIAL_GAMMA, linear_infsa, linear_weights, pure_infsa
 from ..graphs import Graphs, Layer, attention_layers, inputs_of, logits_of
 from .registry import MethodNotApplicable
 

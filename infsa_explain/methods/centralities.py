@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from .. import centrality
-from ..attention import linear_weights
 from ..centrality import Centrality, Perron
+from ..functional import linear_weights
 from ..graphs import Graphs, Layer
 from .registry import Request, layer_method, model_method
 

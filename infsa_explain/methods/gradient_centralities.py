@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from .. import centrality
-from ..attention import linear_weights
 from ..centrality import Centrality
+from ..functional import linear_weights
 from ..graphs import Graphs, Layer
 from ..operator import AttentionOperator
 from .backward import gradients

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..attention import linear_weights
+from ..functional import linear_weights
 from ..graphs import Graphs, Layer
 from .registry import Request, layer_method, model_method
 

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
-from infsa_explain.attention import token_graph
+from infsa_explain.functional import token_graph
 from infsa_explain.operator import AttentionOperator
 
 HEADS, WIDTH = 64, 16

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 
-from infsa_explain.attention import EPS, frobenius_norm, pure_infsa
+from infsa_explain.functional import EPS, frobenius_norm, pure_infsa
 
 WIDTH, GAMMA = 16, 0.95
 SIZES = ((8, 64, 197), (1, 64, 1025), (1, 64, 4097))

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from turns import report, versions
 
-from infsa_explain.attention import token_graph
 from infsa_explain.centrality import visits
+from infsa_explain.functional import token_graph
 from infsa_explain.operator import AttentionOperator
 
 GAMMA, WIDTH, MEAN = 0.95, 16, 0.5
