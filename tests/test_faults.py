@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
 from functools import cache
 
@@ -301,18 +302,28 @@ def test_many_runs_leave_nothing_behind(model, tmp_path, runs):
 
     def left():
         gc.collect()
+        blocks = sys.getallocatedblocks()  # tracemalloc goes on counting small ones that are freed
         tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
         files = len(os.listdir("/proc/self/fd"))
-        return (hooks(model), files, tensors), sys.getallocatedblocks()
+        traces = tracemalloc.take_snapshot().traces
+        large = sum(trace.size for trace in traces if trace.size > 512)
+        return (hooks(model), files, tensors), blocks, large
 
-    for i in range(3):  # what is made once, such as imports
+    for i in range(2):  # what is made once, such as imports
         once(i)
-    before, blocks_before = left()
-    for i in range(3, 3 + runs):
-        once(i)
-    after, blocks = left()
+    tracemalloc.start()
+    try:
+        left()
+        once(2)
+        before, blocks_before, large_before = left()
+        for i in range(3, 3 + runs):
+            once(i)
+        after, blocks, large = left()
+    finally:
+        tracemalloc.stop()
     assert after == before
     assert blocks - blocks_before < 1_000  # caches of torch's grow to 600 in a hundred runs
+    assert large - large_before < 100_000
 
 
 class TestSameInSameOut:
