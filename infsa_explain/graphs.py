@@ -8,9 +8,9 @@ the layers of a model family is said in :mod:`infsa_explain.families`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from .families import (
 )
 from .functional import INITIAL_GAMMA, linear_weights
 from .operator import AttentionOperator
+
+if TYPE_CHECKING:
+    from .pixels import AnyImage
 
 __all__ = [
     "Graphs",
@@ -157,16 +160,18 @@ def attention_kinds(model: nn.Module) -> set[str]:
     return {family.kind for _, family in attention_layers(model).values()}
 
 
-def layer_index(index: int | str, depth: int, name: str = "layer") -> int:
+def layer_index(
+    index: int | str, depth: int, name: str = "layer", expected: str = "a whole number"
+) -> int:
     """An index, negative from the end, as one from 0 to depth − 1.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is none; ``name`` and ``expected`` say of what, and what else there is.
     """
     try:
         value = int(str(index))  # 1.5 and None are no indices
     except ValueError:
-        raise ValueError(f"{name} must be a number, 'last' or 'mean', got {index!r}") from None
+        raise ValueError(f"{name} must be {expected}, got {index!r}") from None
     if not -depth <= value < depth:
         raise ValueError(
             f"{name} {value} is out of range: the model has {depth} ({name} 0 to {depth - 1})"
@@ -174,12 +179,17 @@ def layer_index(index: int | str, depth: int, name: str = "layer") -> int:
     return value % depth
 
 
-def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = None) -> Graphs:
+def capture(
+    model: nn.Module,
+    images: AnyImage | Iterable[AnyImage],
+    layers: Sequence[int] | None = None,
+) -> Graphs:
     """Run the model once and read the token graph of every layer.
 
     Args:
         model: a supported ViT; its mode, weights and hooks are as found afterwards.
-        images: (B, 3, H, W), normalised as the model expects, on the model's device.
+        images: (B, 3, H, W), normalised as the model expects, on the model's device; or what else
+            :func:`infsa_explain.explain` takes.
         layers: indices of those to read, negative from the end, or None for all. The queries and
             keys of each that is read are kept: of a large image, gigabytes.
 
@@ -199,7 +209,10 @@ def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = Non
     >>> capture(vit, torch.zeros(1, 3, 32, 32), layers=[-1]).indices
     (2,)
     """
+    from .preprocessing import model_input  # which imports timm
+
     modules = attention_layers(model)
+    images = model_input(model, images)
     grid, prefix, reads_class_token = layout(model, images)
     depth = len(modules)
     wanted = range(depth) if layers is None else {layer_index(index, depth) for index in layers}

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from .graphs import Graphs, Layer, capture
-from .methods import Method, get_method
-from .methods.explaining import Explanation, explain_graphs, targets_of
+from .methods import Method, check_head, get_method
+from .methods.explaining import Explanation, explain_graphs
 from .methods.registry import Request
-from .pixels import SLACK, AnyImage, to_pixels
+from .methods.targets import class_names, targets_of
+from .pixels import AnyImage, channels_last, holds_colours, is_array, to_pixels
 from .preprocessing import data_config, frame_boxes, preprocess, visible_region
 
 __all__ = ["Look", "View", "class_text", "prediction", "view"]
@@ -65,6 +66,7 @@ class View:
         boxes: (K, 4) x0, y0, x1, y1 in pixel edges of ``pixels``, half-open.
         graphs: of one pass of the model.
         seed: identity of the image, for methods that draw.
+        untrained_seed: of the fresh weights, for ``untrained-`` methods.
     """
 
     model: nn.Module
@@ -72,6 +74,7 @@ class View:
     boxes: NDArray[np.float64]
     graphs: Graphs
     seed: int | str
+    untrained_seed: int = 0
 
     @property
     def prediction(self) -> str:
@@ -84,7 +87,7 @@ class View:
         layer: int | str = -1,
         head: int | None = None,
         gamma: float | None = None,
-        target: int | None = None,
+        target: int | str | None = None,
     ) -> Look:
         """A map of the image; arguments and errors as of :func:`infsa_explain.explain`."""
         chosen = get_method(method) if isinstance(method, str) else method
@@ -97,6 +100,7 @@ class View:
             gamma=gamma,
             target=target,
             seeds=[self.seed],
+            untrained_seed=self.untrained_seed,
         )
         heads = explanation.heads
         used = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in gammas]
@@ -106,19 +110,44 @@ class View:
             of = f"of {class_text(self.model, shown)}"
         return Look(explanation, tuple(float(x) for g in used for x in g.flatten()), of)
 
+    def explain_all(
+        self,
+        methods: Sequence[str],
+        layer: int | str = -1,
+        head: int | None = None,
+        gamma: float | None = None,
+        target: int | str | None = None,
+    ) -> list[Look]:
+        """Maps by several methods; a layer and a head are for those that have them.
+
+        Raises:
+            ValueError: as :meth:`explain`, or for a head where a method has none and is no control.
+        """
+        check_head(methods, head)
+        return [
+            self.explain(name, gamma=gamma, target=target, **get_method(name).choice(layer, head))
+            for name in methods
+        ]
+
 
 def view(
-    model: nn.Module, image: AnyImage, *, boxes: ArrayLike | None = None, seed: int | str = 0
+    model: nn.Module,
+    image: AnyImage,
+    *,
+    boxes: ArrayLike | None = None,
+    seed: int | str = 0,
+    untrained_seed: int = 0,
 ) -> View:
     """Run a model on one image, to be explained.
 
     Args:
         model: a supported ViT, in any mode; it is left as found.
-        image: a Pillow image, an (H, W, 3) array, or a (3, H, W) tensor on any device; uint8 or
-            float in [0, 1]. A float image that leaves [0, 1] is taken as it is, normalised and of
-            the model's input size.
+        image: a path, a Pillow image, an array or a tensor, as
+            :func:`infsa_explain.pixels.to_pixels` takes them. A float image whose values are no
+            colours is taken as it is, normalised and of the model's input size.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open.
         seed: identity of the image, for methods that draw.
+        untrained_seed: of the fresh weights, for ``untrained-`` methods.
 
     Returns:
         :class:`View`.
@@ -149,7 +178,7 @@ def view(
         edges = frame_boxes(model, framed.astype(np.float32), *whole.shape[:2])
         zoom = np.array([pixels.shape[1] / batch.shape[3], pixels.shape[0] / batch.shape[2]] * 2)
         framed = edges.numpy() * zoom
-    return View(model, pixels, framed, capture(model, batch), seed)
+    return View(model, pixels, framed, capture(model, batch), seed, untrained_seed)
 
 
 def prediction(model: nn.Module, logits: Tensor) -> str:
@@ -166,13 +195,13 @@ def prediction(model: nn.Module, logits: Tensor) -> str:
         return ""
     probabilities = logits.float().softmax(-1)
     best = int(probabilities.argmax())
-    names = getattr(model, "class_names", None)
+    names = class_names(model)
     return f"predicted: {names[best] if names else f'class {best}'}, {probabilities[best]:.0%}"
 
 
 def class_text(model: nn.Module, index: int) -> str:
     """Such as "class goldfish", or "class 3" for a model without ``class_names``."""
-    names = getattr(model, "class_names", None)
+    names = class_names(model)
     return f"class {names[index] if names else index}"
 
 
@@ -201,11 +230,12 @@ def gammas_text(gammas: Sequence[float]) -> str:
 
 def _normalised(image: AnyImage) -> Tensor | None:
     """A float image with values that are no colours, (3, H, W); None for any other."""
-    if isinstance(image, np.ndarray) and image.ndim == 3:
-        image = torch.tensor(np.moveaxis(image, 2, 0))
-    if not isinstance(image, Tensor) or not image.is_floating_point() or not image.numel():
+    if not is_array(image) or image.ndim != 3:
         return None
-    return None if image.min() >= -SLACK and image.max() <= 1 + SLACK else image
+    array = channels_last(image)
+    if not np.issubdtype(array.dtype, np.floating) or holds_colours(array):
+        return None
+    return torch.tensor(np.moveaxis(array, 2, 0))
 
 
 def _recorded(method: Method) -> tuple[Method, list[Tensor]]:

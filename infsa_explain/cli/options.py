@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,6 +17,7 @@ __all__ = [
     "LINEAR_DIGITS",
     "CheckpointOption",
     "CheckpointsOption",
+    "ClassOption",
     "DataOption",
     "DeviceOption",
     "ForceOption",
@@ -36,7 +37,6 @@ __all__ = [
     "SplitOption",
     "StrictOption",
     "TargetOption",
-    "chosen_target",
     "integer",
     "load_models",
     "method_names",
@@ -84,7 +84,18 @@ ShardOption = Annotated[
     str | None, typer.Option(help="i/n: the i-th of n parts of the images, into the same --out.")
 ]
 TargetOption = Annotated[
-    str, typer.Option(help="Class explained and followed: predicted, or label.")
+    str,
+    typer.Option(
+        help="Class explained and followed: predicted, label, or one for all by name or number."
+    ),
+]
+ClassOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="Class explained, by name or number.",
+        show_default="the predicted one",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -137,13 +148,6 @@ class Source(NamedTuple):
 def method_names(methods: str) -> tuple[str, ...] | None:
     """The names that --methods lists; None for all that suit the model."""
     return None if methods == "all" else tuple(name.strip() for name in methods.split(","))
-
-
-def chosen_target(target: str) -> Literal["predicted", "label"]:
-    """What --target says."""
-    if target not in ("predicted", "label"):
-        raise ValueError(f"--target must be 'predicted' or 'label', got {target!r}")
-    return "label" if target == "label" else "predicted"
 
 
 def torch_device(name: str) -> str:

@@ -14,8 +14,16 @@ from torch import Tensor, nn
 from ..data import ImageError
 from ..data.samples import ImageData, Sample
 from ..graphs import Graphs, attention_kinds, capture
-from ..methods import MethodNotApplicable, applicable_methods, get_method
+from ..methods import (
+    UNTRAINED,
+    MethodNotApplicable,
+    applicable_methods,
+    check_head,
+    class_index,
+    get_method,
+)
 from ..methods.explaining import Explanation, explain_graphs
+from ..methods.targets import targets_of
 from ..models import untrained
 from ..preprocessing import preprocess
 
@@ -29,13 +37,12 @@ __all__ = [
     "sample_batches",
 ]
 
-#: Before a method's name: the same map, from the model untrained.
-UNTRAINED = "untrained-"
 #: Takes the number of images just done, those left out among them.
 OnImage = Callable[[int], None]
 #: Takes the sentence that says which image could not be read, and why.
 OnSkip = Callable[[str], None]
-Target = Literal["predicted", "label"]
+#: ``"predicted"`` on the clean image, ``"label"``, or one class for all, by number or name.
+Target = Literal["predicted", "label"] | int | str
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,13 @@ class MapOptions:
     Attributes:
         methods: names of map methods; None for all that suit the model. ``untrained-visits``, and
             so with any name, is the control that takes the map from the model untrained.
-        layer: an index, ``"last"`` or ``"mean"``.
-        head: an index, or None for the mean over heads.
+        layer: an index, ``"last"`` or ``"mean"``, for methods that score layers.
+        head: an index, or None for the mean over heads. Of methods without heads none but controls
+            may be named beside it.
         gamma: in place of the model's own γ.
         target: the class that maps which are of a class explain, and that deletion follows:
-            ``"predicted"`` on the clean image, or ``"label"``.
+            ``"predicted"`` on the clean image, ``"label"``, or one class of the model, by number
+            or by name.
         seed: of the untrained model, and of what else draws.
     """
 
@@ -62,9 +71,24 @@ class MapOptions:
 
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options, or a method for this model, will not do."""
-        if self.target not in ("predicted", "label"):
-            raise ValueError(f"target must be 'predicted' or 'label', got {self.target!r}")
-        choose_methods(model, self.methods)
+        if isinstance(self.target, str) and self.target not in ("predicted", "label"):
+            try:
+                class_index(model, self.target)
+            except ValueError as error:
+                raise ValueError(f"{error}; or 'predicted', or 'label'") from None
+        self.chosen(model)
+
+    def chosen(self, model: nn.Module) -> list[str]:
+        """The methods, as :func:`choose_methods` has them."""
+        return choose_methods(model, self.methods, self.head)
+
+    def place(self, method: str) -> dict[str, Any]:
+        """The layer and the head of a method, as arguments of ``explain``."""
+        return get_method(method).choice(self.layer, self.head)
+
+    def head_of(self, explanation: Explanation) -> int | None:
+        """The head that a map is of; None for the mean over heads, or a method without any."""
+        return None if explanation.heads is None else self.head
 
 
 class Subject:
@@ -130,13 +154,15 @@ class Batch:
         return self.graphs.logits.argmax(-1).cpu()
 
     def targets(self, target: Target) -> Tensor:
-        """(B,) predicted classes or labels, on the CPU.
+        """(B,) predicted classes, labels, or one class for all, on the CPU.
 
         Raises:
-            ValueError: for labels, if an image has none.
+            ValueError: for labels, if an image has none; for a class, if the model has no such.
         """
         if target == "predicted":
             return self.predicted
+        if target != "label":
+            return targets_of(self.graphs, target).cpu()
         labels = [sample.label for sample in self.samples]
         if None in labels:
             raise ValueError(
@@ -154,8 +180,7 @@ class Batch:
             self._explanations[key] = explain_graphs(
                 self.untrained_graphs(options.seed) if fresh else self.graphs,
                 get_method(method.removeprefix(UNTRAINED)),
-                layer=options.layer,
-                head=options.head,
+                **options.place(method),
                 target=targets,
                 gamma=options.gamma,
                 seeds=self.seeds,
@@ -164,7 +189,7 @@ class Batch:
 
     def explanations(self, options: MapOptions) -> Iterator[tuple[str, Explanation]]:
         """Every method that the options name, with its maps."""
-        for method in choose_methods(self.model, options.methods):
+        for method in options.chosen(self.model):
             yield method, self.explanation(method, options)
 
 
@@ -181,15 +206,22 @@ def require_finite(logits: Tensor, samples: Sequence[Sample]) -> None:
         )
 
 
-def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]:
-    """The methods asked for, checked, or all that suit the model.
+def choose_methods(
+    model: nn.Module, methods: Sequence[str] | None, head: int | None = None
+) -> list[str]:
+    """The methods asked for, checked, or all that suit the model, and the head if there is one.
 
     Raises:
-        ValueError: for a name that is unknown or a method that does not suit the model.
+        ValueError: for a name that is unknown, a method that does not suit the model, or one
+            without heads, and no control, beside a head.
     """
     kinds = attention_kinds(model)
     if methods is None:
-        return [*applicable_methods(kinds), f"{UNTRAINED}visits"]
+        every = [*applicable_methods(kinds), f"{UNTRAINED}visits"]
+        if head is None:
+            return every
+        return [name for name in every if get_method(name).heads or get_method(name).control]
+    check_head(methods, head)
     for method in methods:
         unsuited = kinds - get_method(method.removeprefix(UNTRAINED)).kinds
         if unsuited:
