@@ -6,6 +6,7 @@ Nothing that a checkpoint holds is ever run.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import math
@@ -28,7 +29,7 @@ from .files import replacing
 from .graphs import attention_layers
 from .preprocessing import data_config
 
-__all__ = ["change", "fit", "read_checkpoint", "rebuild", "save"]
+__all__ = ["change", "fingerprint", "fit", "read_checkpoint", "rebuild", "save"]
 
 #: Arguments of timm's factory itself: those of a model lie in a file that a stranger may have made.
 OUTSIDE = inspect.signature(timm.create_model).parameters.keys() - {"kwargs"}
@@ -219,3 +220,12 @@ def change(
         model.set_input_size(img_size)
     if num_classes is not None and num_classes != model.num_classes:
         model.reset_classifier(num_classes)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Hex digest of a model's weights."""
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(key.encode())
+        digest.update(value.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -32,7 +32,7 @@ from .conversion import convert
 from .curriculum import window, window_side
 from .data import ImageData, PhotoDigits, open_data
 from .data.reading import read_json
-from .files import replacing, write_text
+from .files import check_folder, make_folder, naming, replacing, write_text
 from .models import load
 from .preprocessing import data_config
 from .recipes import Recipe
@@ -145,7 +145,7 @@ def train(
             gamma_range(average),
             round(time.monotonic() - began, 1),
         )
-        with (folder / "log.jsonl").open("a") as log:
+        with naming(folder / "log.jsonl"), (folder / "log.jsonl").open("a") as log:
             log.write(json.dumps(asdict(result)) + "\n")
         _save_state(
             last,
@@ -289,6 +289,7 @@ def _start(recipe: Recipe, classes: list[str]) -> VisionTransformer:
 
 def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     """Make the folder this recipe's, or say whose it is."""
+    check_folder(folder)
     path, own = folder / "recipe.json", json.loads(json.dumps(asdict(recipe)))
     if path.exists():
         if not resume:
@@ -297,7 +298,7 @@ def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
         differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
         if differ:
             raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_text(path, json.dumps(own, indent=2) + "\n")
 
 

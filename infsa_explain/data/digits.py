@@ -78,8 +78,8 @@ class PhotoDigits:
 
     Args:
         split: ``"train"`` or ``"val"``.
-        size: the number of samples.
-        seed: chooses another series of samples of the same kind.
+        size: the number of samples, at least 1.
+        seed: chooses another series of samples of the same kind; at least 0.
         difficulty: 0 to 1, for a training curriculum: the ground and the fragments fade in
             from black. Evaluation is always at 1.
 
@@ -100,6 +100,10 @@ class PhotoDigits:
     ) -> None:
         if split not in ("train", "val"):
             raise ValueError(f"split must be 'train' or 'val', got {split!r}")
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        if seed < 0:
+            raise ValueError(f"seed must be at least 0, got {seed}")
         if not 0 <= difficulty <= 1:
             raise ValueError(f"difficulty must lie in [0, 1], got {difficulty}")
         self.split: Split = split

@@ -61,7 +61,7 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
         seed: chooses the subset; with the same seed, smaller ones lie within larger ones.
 
     Raises:
-        ValueError: ``limit`` is below 1.
+        ValueError: ``limit`` is below 1, or ``seed`` below 0.
 
     >>> from infsa_explain.data import PhotoDigits
     >>> data = PhotoDigits("val", size=5)
@@ -70,6 +70,8 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
     if limit >= len(data):
         return data
     labels = _labels(data)
