@@ -46,8 +46,10 @@ def naming(
         yield
     except Exception as error:
         number = getattr(error, "errno", None)
-        if number not in FULL and not isinstance(error, ValueError) and _is_full(Path(path)):
-            number = errno.ENOSPC  # NumPy, PyTorch and safetensors do not say so themselves
+        if number not in FULL and not isinstance(error, ValueError):
+            # NumPy and PyTorch do not say so; safetensors does in its text, and has tidied up.
+            told = os.strerror(errno.ENOSPC) in str(error)
+            number = errno.ENOSPC if told or _is_full(Path(path)) else number
         if number in FULL:
             raise OSError(number, f"{os.strerror(number)}: {advice}", str(path)) from error
         if isinstance(error, OSError) and error.filename is None:
