@@ -64,6 +64,7 @@ class FileImages:
         classes: class names by label; empty where images have no classes.
         wnids: WordNet ids by label where they are known, otherwise empty.
         labels: label of every image, or None, without decoding any.
+        box_counts: number of boxes of every image, without decoding any.
         dropped: for every image the flaws of its boxes that were left out.
     """
 
@@ -72,6 +73,7 @@ class FileImages:
         self.classes, self.wnids = [readable(name) for name in labels.classes], labels.wnids
         self._entries = list(entries)
         self.labels = [entry.label for entry in self._entries]
+        self.box_counts = [len(entry.boxes) for entry in self._entries]
         self.dropped = [entry.dropped for entry in self._entries]
 
     @property

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from ..data.samples import ImageData
 from .batches import Batch, require_finite
 from .rows import Row
 
@@ -32,6 +33,9 @@ class Accuracy:
     amp: bool = False
 
     def check(self, model: nn.Module) -> None:
+        pass
+
+    def check_data(self, data: ImageData) -> None:
         pass
 
     def rows(self, batch: Batch) -> Iterator[Row]:

@@ -24,6 +24,9 @@ class Measure(Protocol):
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options will not do for a model."""
 
+    def check_data(self, data: ImageData) -> None:
+        """Raise a ValueError if the images lack what is measured, without decoding any."""
+
     def rows(self, batch: Batch) -> Iterable[Row]:
         """Rows of a batch, each with its ``image``."""
 
@@ -61,12 +64,14 @@ def measure(
         is None.
 
     Raises:
-        ValueError: for options out of range, or a method that does not suit the model.
+        ValueError: for options out of range, a method that does not suit the model, or images that
+            lack what is measured, such as boxes.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     for each in measures:
         each.check(model)
+        each.check_data(data)
     subject = Subject(model)
 
     def of_samples(samples: Sequence[Sample]) -> list[Row]:

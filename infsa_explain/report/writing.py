@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,19 @@ class Report:
             for measure, summaries in self.summaries.items()
             for table in SECTIONS[measure].tables(summaries)
         ]
+
+    def faults(self) -> dict[str, str]:
+        """Of the measures that have no value for any image: why, and what to do."""
+        found = {
+            measure: SECTIONS[measure].fault(summaries)
+            for measure, summaries in self.summaries.items()
+        }
+        return {measure: fault for measure, fault in found.items() if fault}
+
+    def without(self, measures: Container[str]) -> Report:
+        """The report without some measures."""
+        kept = [self.rows[measure] for measure in self.rows if measure not in measures]
+        return Report([row for rows in kept for row in rows])
 
     def plain(self) -> dict[str, Any]:
         """The summaries as what JSON is made of, by measure."""
