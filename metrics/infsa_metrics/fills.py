@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms.v2.functional import gaussian_blur  # type: ignore[import-untyped, unused-ignore]
 
+from infsa_metrics.arrays import Array, to_tensor
 from infsa_metrics.deletion import PredictMasked
 
 #: images (B, C, H, W) -> what their removed pixels become, broadcastable to (B, C, H, W)
@@ -140,7 +141,8 @@ def pixel_fill(
         raise ValueError(f"fill: expected one of {', '.join(FILLS)}, got {fill!r}")
     replace = FILLS[fill](mean, std, seed)
 
-    def predict_masked(images: Tensor, removed: Tensor) -> Tensor:
+    def predict_masked(images: Array, removed: Array) -> Tensor:
+        images, removed = to_tensor("images", images), to_tensor("removed", removed)
         pixels = _pixel_mask(images, removed)
         with _eval_mode(model):
             logits = model(torch.where(pixels, replace(images), images))
