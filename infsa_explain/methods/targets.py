@@ -80,7 +80,12 @@ def targets_of(graphs: Graphs, target: Target) -> Tensor:
         target = target.tolist()
     if isinstance(target, Sequence):
         target = [class_index(graphs.model, t) if isinstance(t, str) else t for t in target]
-    targets = torch.as_tensor(target, device=graphs.logits.device)
+    try:
+        targets = torch.as_tensor(target, device=graphs.logits.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"target must be a class, or one per image ({batch}), got {target!r:.80}"
+        ) from None
     if targets.ndim == 0:
         targets = targets.expand(batch)
     whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
