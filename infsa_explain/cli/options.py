@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -39,6 +39,7 @@ __all__ = [
     "SplitOption",
     "StrictOption",
     "TargetOption",
+    "drawn_methods",
     "integer",
     "listed",
     "load_models",
@@ -174,6 +175,19 @@ def method_names(methods: Sequence[str]) -> tuple[str, ...] | None:
     """The names that --methods lists; None for all that suit the model."""
     names = listed("--methods", methods)
     return None if "all" in names else tuple(names)
+
+
+def drawn_methods(
+    option: str, values: Sequence[str], models: Iterable[nn.Module], head: int | None
+) -> list[str]:
+    """The names that an option lists; for 'all' those that suit every model, and the head."""
+    from ..evaluate import choose_methods
+
+    names = listed(option, values)
+    if "all" not in names:
+        return names
+    first, *others = (choose_methods(model, None, head) for model in models)
+    return [name for name in first if all(name in other for other in others)]
 
 
 def torch_device(name: str) -> str:
