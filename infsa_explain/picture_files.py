@@ -45,7 +45,8 @@ def check_picture(path: str | os.PathLike[str], mark: str, *, force: bool = Fals
     picture = Path(path)
     check_file(picture)
     if picture.suffix.lower() not in FORMATS:
-        raise ValueError(f"--out must end in one of {', '.join(FORMATS)}, got {str(picture)!r}")
+        known = ", ".join(FORMATS)
+        raise ValueError(f"--out must be a name with one of the endings {known}, got {path!s:.80}")
     if not force and picture.exists() and mark.encode() not in picture.read_bytes():
         raise ValueError(
             f"{picture} is there already, and is not a picture of the same models, images and "

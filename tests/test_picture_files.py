@@ -197,15 +197,24 @@ class TestGallery:
         assert cli(*command, "--layer", 0, "--force")[0] == 0
         assert out.read_bytes() != before
 
-    @pytest.mark.parametrize("name", ["x.gif", "x", "x.npy", "x.tiff"])
+    @pytest.mark.parametrize("name", ["x.gif", "x", "x.npy", "x.tiff", ".png"])
     def test_a_format_that_there_is_not_is_refused_before_any_work(
         self, cli, tmp_path, monkeypatch, name
     ):
         monkeypatch.setattr("infsa_explain.models.load", lambda *_, **__: pytest.fail("loaded"))
         code, stdout, stderr = cli(*self.COMMAND, "--out", tmp_path / name)
         assert (code, stdout, stderr.count("\n")) == (2, "", 1)
-        assert "error: --out must end in one of .png, .jpg, .jpeg, .svg, .pdf, got " in stderr
+        assert (
+            "--out must be a name with one of the endings .png, .jpg, .jpeg, .svg, .pdf, got"
+            in stderr
+        )
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_head_goes_with_the_methods_that_are_there_by_default(self, cli, tmp_path):
+        command = ("gallery", "--model", "vit_softmax_digits", "--limit", 1, "--head", 1)
+        assert cli(*command, "--out", tmp_path / "a.png")[0] == 0
+        same = ("--methods", "visits,perron", "--out", tmp_path / "a.png")
+        assert cli(*command, *same)[0] == 0  # the same picture
 
     @pytest.mark.parametrize("ending", ["svg", "pdf", "jpg"])
     def test_formats(self, cli, tmp_path, ending):

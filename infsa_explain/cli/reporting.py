@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: What a newcomer sees side by side.
 TWINS = [LINEAR_DIGITS, "vit_softmax_digits"]
+#: And by which methods; without the last, which has no heads, where a head is asked for.
+DRAWN = ["visits,perron", "rollout"]
 
 
 def report(
@@ -152,7 +154,7 @@ def gallery(
     checkpoint: CheckpointsOption = [],  # noqa: B006
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
-    methods: MethodsOption = ["visits,perron,rollout"],  # noqa: B006
+    methods: MethodsOption = DRAWN,
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
@@ -180,6 +182,8 @@ def gallery(
     from ..picture_files import check_picture, mark_of, save_picture
 
     check_picture(out, "", force=True)
+    if methods == DRAWN and head is not None:
+        methods = DRAWN[:1]
     listed("--methods", methods)
     networks = load_models(model, checkpoint, device)
     names = drawn_methods("--methods", methods, networks.values(), head)
