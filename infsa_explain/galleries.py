@@ -11,7 +11,7 @@ from torch import nn
 from .figures import ColourScale, Drawing, Panel, draw, grid
 from .graphs import layer_index
 from .heatmap import Display, whole
-from .methods import check_head, get_method
+from .methods import check_place, get_method
 from .pixels import AnyImage
 from .views import Look, gammas_text, heads_text, layers_text, view
 
@@ -125,7 +125,7 @@ def layer_table(
     """
     if not methods:
         raise ValueError("methods must name at least one map method, got none")
-    check_head(methods, head)
+    check_place(methods, "last", head)
     seen = view(model, image, boxes=boxes, seed=seed)
     depth = len(seen.graphs.layers)
     chosen = [layer_index(layer, depth) for layer in (range(depth) if layers is None else layers)]

@@ -20,7 +20,7 @@ from .data.samples import Sample
 from .figures import figure
 from .files import check_folder, make_folder, replacing
 from .heatmap import whole
-from .methods import check_head, get_method
+from .methods import check_place, get_method
 from .picture_files import check_picture, mark_of, save_picture
 from .views import view
 
@@ -72,10 +72,10 @@ class MapWriter:
             source: what tells the image from all others, such as its path.
 
         Raises:
-            ValueError: for an unknown method, a head where there is none, a folder that is a file,
-                or, unless ``force``, where there are maps of something else.
+            ValueError: for an unknown method, a layer or a head where there is none, a folder that
+                is a file, or, unless ``force``, where there are maps of something else.
         """
-        check_head(self.methods, self.head)
+        check_place(self.methods, self.layer, self.head)
         check_folder(self.out)
         for method in self.methods:
             raw, picture = self._paths(stem, method)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from .graphs import Graphs, Layer, capture
-from .methods import Method, check_head, get_method
+from .methods import Method, check_place, get_method
 from .methods.explaining import Explanation, explain_graphs
 from .methods.registry import Request
 from .methods.targets import class_names, targets_of
@@ -121,9 +121,10 @@ class View:
         """Maps by several methods; a layer and a head are for those that have them.
 
         Raises:
-            ValueError: as :meth:`explain`, or for a head where a method has none and is no control.
+            ValueError: as :meth:`explain`, for a head where a method has none and is no control, or
+                for a layer where none has layers.
         """
-        check_head(methods, head)
+        check_place(methods, layer, head)
         return [
             self.explain(name, gamma=gamma, target=target, **get_method(name).choice(layer, head))
             for name in methods

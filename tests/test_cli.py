@@ -418,6 +418,8 @@ def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
         (("gallery", "--limit", "0"), 2, "Invalid value for '--limit'"),
         (("boxes", "--tolerance", "-1"), 2, "tolerance must be a share of at least 0, got -1.0"),
         (("align", "--size", "0"), 2, "Invalid value for '--size'"),
+        (("map", "--method", "rollout", "--layer", "0"), 2, "layer must be left out for rollout"),
+        (("morf", "--methods", "rollout,random", "--layer", "0"), 2, "layer must be left out for"),
         (("map", "--method", "gradcam", "--head", "2"), 2, "head must be left out for gradcam"),
         (("map", "--method", "gradcam", "--target", "cat"), 2, "must be the name or the number"),
         (("morf", "--layer", "0", "--layer", "1"), 2, "--layer takes one value, and is given 2"),

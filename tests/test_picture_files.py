@@ -49,7 +49,7 @@ class TestNamesOfMaps:
             (("--gamma", "0.5"), "cat.png.visits.gamma-0.5"),
             (("--target", "3"), "cat.png.visits"),  # which is of no class
             (("--method", "gradcam", "--target", "3"), "cat.png.gradcam.class-3"),
-            (("--method", "rollout", "--layer", "0"), "cat.png.rollout"),  # of the whole model
+            (("--method", "rollout", "--layer", "mean"), "cat.png.rollout"),  # of the whole model
             (("--method", "random", "--gamma", "0.5"), "cat.png.random"),
             (("--method", "untrained-visits", "--seed", "0"), "cat.png.untrained-visits"),
             (("--method", "untrained-visits", "--seed", "3"), "cat.png.untrained-visits.seed-3"),

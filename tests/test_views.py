@@ -127,7 +127,10 @@ def test_several_methods_share_a_layer_and_a_head(seen):
     with pytest.raises(ValueError, match="head must be left out for rollout, without heads, got 2"):
         seen.explain_all(["visits", "rollout", "random"], 1, 2)
     with pytest.raises(ValueError, match="head must be left out for random, without heads, got 2"):
-        seen.explain_all(["random"], 1, 2)
+        seen.explain_all(["random"], head=2)
+    with pytest.raises(ValueError, match="layer must be left out for series, random, of the whole"):
+        seen.explain_all(["series", "random"], 1)
+    assert seen.explain_all(["series"], "mean")[0].caption == seen.explain("series").caption
 
 
 def test_every_gamma_that_was_used_is_known(model, seen):

@@ -18,7 +18,7 @@ from ..methods import (
     UNTRAINED,
     MethodNotApplicable,
     applicable_methods,
-    check_head,
+    check_place,
     class_index,
     get_method,
 )
@@ -76,7 +76,7 @@ class MapOptions:
                 class_index(model, self.target)
             except ValueError as error:
                 raise ValueError(f"{error}; or 'predicted', or 'label'") from None
-        self.chosen(model)
+        check_place(self.chosen(model), self.layer, self.head)
 
     def check_data(self, data: ImageData) -> None:
         """Raise a ValueError if the images lack what is measured: maps need nothing but images."""
@@ -224,7 +224,7 @@ def choose_methods(
         if head is None:
             return every
         return [name for name in every if get_method(name).heads or get_method(name).control]
-    check_head(methods, head)
+    check_place(methods, "last", head)
     for method in methods:
         unsuited = kinds - get_method(method.removeprefix(UNTRAINED)).kinds
         if unsuited:

@@ -18,7 +18,7 @@ __all__ = [
     "Method",
     "MethodNotApplicable",
     "applicable_methods",
-    "check_head",
+    "check_place",
     "get_method",
     "layer_method",
     "model_method",
@@ -91,7 +91,7 @@ class Method:
             raise ValueError(
                 f"head must be left out for {self.name}, which has no heads, got {head}"
             )
-        if self.scope == "model" and str(layer) not in ("-1", "last", "mean"):
+        if self.scope == "model" and str(layer) not in EVERY_LAYER:
             raise ValueError(
                 f"layer must be left out for {self.name}, which is of the whole model, got {layer}"
             )
@@ -105,6 +105,8 @@ class Method:
 
 
 METHODS: dict[str, Method] = {}
+#: Layers that may be said of a method of the whole model: the default, and the mean over all.
+EVERY_LAYER = ("-1", "last", "mean")
 #: Before a method's name: the same map, from the model with fresh weights.
 UNTRAINED = "untrained-"
 EVERY_KIND = ("linear", "pure", "softmax")
@@ -177,18 +179,20 @@ def get_method(name: str) -> Method:
     return replace(METHODS[known], name=name, untrained=True)
 
 
-def check_head(names: Iterable[str], head: int | None) -> None:
-    """Raise a ValueError where several methods are asked for a head, and one of them has none.
+def check_place(names: Iterable[str], layer: int | str, head: int | None) -> None:
+    """Raise a ValueError where several methods are asked for a layer or a head that is not theirs.
 
-    Controls stand beside the others without one.
+    A layer is for those that score layers, of which there must be one. A head is for methods with
+    heads, and no other may stand beside them but controls.
     """
-    if head is None:
-        return
     methods = [get_method(name) for name in names]
+    if str(layer) not in EVERY_LAYER and methods and not any(method.layers for method in methods):
+        of_all = ", ".join(method.name for method in methods)
+        raise ValueError(f"layer must be left out for {of_all}, of the whole model, got {layer}")
     without = [method.name for method in methods if not (method.heads or method.control)]
-    if without or not any(method.heads for method in methods):
-        names = ", ".join(without or [method.name for method in methods])
-        raise ValueError(f"head must be left out for {names}, without heads, got {head}")
+    if head is not None and (without or not any(method.heads for method in methods)):
+        of_none = ", ".join(without or [method.name for method in methods])
+        raise ValueError(f"head must be left out for {of_none}, without heads, got {head}")
 
 
 def applicable_methods(kinds: set[str]) -> list[str]:
