@@ -138,7 +138,12 @@ def data(model: Any) -> dict[str, Any]:
     }
 
 
-@model_family("torchvision", is_torchvision, data)
+def classifies(model: Any) -> bool:
+    """Whether a model's ``heads`` hold a layer: people replace them by an identity."""
+    return any(isinstance(module, nn.Linear) for module in model.heads.modules())
+
+
+@model_family("torchvision", is_torchvision, data, classifies)
 def layout(model: Any, images: Tensor) -> Layout:
     """A class token, then square patches."""
     return Layout(patches(images, (model.patch_size, model.patch_size)), 1, True)
