@@ -94,7 +94,9 @@ class ImageFolder(FileImages):
             labels, entries = _class_folders(folder, split, given)
         if not entries:
             raise ValueError(f"folder {str(root)!r} holds no images ({' '.join(EXTENSIONS)})")
-        super().__init__(folder, folder.resolve().name, labels, entries)
+        by = "argument class_names" if class_names is not None else None
+        by = by if label_map is None else f"label map {str(label_map)!r}"
+        super().__init__(folder, folder.resolve().name, labels, entries, labelled_by=by)
 
 
 def _tiny_imagenet(
