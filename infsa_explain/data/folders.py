@@ -14,6 +14,7 @@ from .images import Entry, FileImages
 from .labels import LabelMap, common_label, natural_order, open_label_map
 from .layouts import (
     EXTENSIONS,
+    MASKS,
     PHOTOGRAPHS,
     annotation_folder,
     find_files,
@@ -102,6 +103,10 @@ class ImageFolder(FileImages):
                 f"{str(root)!r} is a file; give the folder that holds the images, a COCO .json, "
                 "or a .csv of boxes"
             )
+        if folder.resolve().name.lower() in MASKS:
+            raise ValueError(
+                f"folder {str(root)!r} holds masks and no photographs; give the folder above it"
+            )
         if class_names is not None and label_map is not None:
             raise ValueError("class_names and label_map both give labels; leave one out")
         given = None if label_map is None else open_label_map(label_map)
@@ -119,6 +124,8 @@ class ImageFolder(FileImages):
             labels, entries = _class_folders(folder, split, given)
         if not entries:
             raise ValueError(f"folder {str(root)!r} holds no images ({' '.join(EXTENSIONS)})")
+        if all(entry.label is None and not entry.boxes for entry in entries):
+            _refuse_coco(folder, split)
         by = "argument class_names" if class_names is not None else None
         by = by if label_map is None else f"label map {str(label_map)!r}"
         super().__init__(folder, folder.resolve().name, labels, entries, labelled_by=by)
@@ -211,6 +218,18 @@ def _class_folders(
     ]
 
 
+def _refuse_coco(root: Path, split: Split) -> None:
+    """Refuse images without labels that have COCO's JSON beside them."""
+    above = root.absolute().parent if root.name.lower() in PHOTOGRAPHS else root
+    files = sorted((above / "annotations").glob("instances_*.json"))
+    if files:
+        file = next((file for file in files if split in file.stem), files[0])
+        raise ValueError(
+            f"folder {str(root)!r} is laid out as COCO; give the file with the boxes, such as "
+            f"{str(file)!r}"
+        )
+
+
 def _base(root: Path, split: Split) -> tuple[Path, list[str]]:
     """The folder with the images or class folders, and the class folders of all splits."""
     if (root / "JPEGImages").is_dir():
@@ -254,31 +273,50 @@ def _scan(base: Path, split: Split) -> tuple[list[Path], dict[str, list[Path]]]:
     if classes and len(classes) < len(found):
         empty = next(name for name in found if name not in classes)
         raise ValueError(f"class folder {str(base / empty)!r} holds no images; remove it")
-    return loose, {name: _of_class(base, name, classes, split) for name in classes}
+    _require_classes(base, classes)
+    return loose, {name: _of_split(base / name, split, classes[name]) for name in classes}
 
 
-def _of_class(base: Path, name: str, classes: Mapping[str, list[Path]], split: Split) -> list[Path]:
-    """The images of a class folder, or of its split where it has splits.
-
-    Raises:
-        ValueError: the folder is a split and no class, or holds a data set of its own.
-    """
-    folder, images = base / name, classes[name]
-    above = {path.relative_to(folder).parts[:-1] for path in images}
-    deep = {parts for parts in above if parts}
-    if split_of(name) is not None and (deep or name.lower() != "train"):
-        other = next((one for one in classes if one != name), "")
-        raise ValueError(
-            f"folder {str(base)!r} holds the split {name!r} beside {other!r}; give the folder that "
-            "holds nothing but splits, or the folder of one split"
-        )
-    for parts in sorted(deep):
-        if any(part.lower() in ("jpegimages", "segmentationclass") for part in parts):
+def _require_classes(base: Path, classes: Mapping[str, Sequence[Path]]) -> None:
+    """Refuse folders of images that are no classes: splits, or a data set farther down."""
+    for name, images in classes.items():
+        folder = base / name
+        parents = {path.relative_to(folder).parts[:-1] for path in images}
+        if split_of(name) is not None and (parents != {()} or name.lower() != "train"):
+            other = next((one for one in classes if one != name), "")
             raise ValueError(
-                f"folder {str(folder)!r} is no class folder, for it holds the data set "
-                f"{'/'.join(parts[:-1]) or parts[0]!r}; give the folder of that data set"
+                f"folder {str(base)!r} holds the split {name!r} beside {other!r}; give the folder "
+                "that holds nothing but splits, or the folder of one split"
             )
-    splits = splits_among({parts[0] for parts in deep})
+        if (inner := _data_set_within(parents)) is not None:
+            raise ValueError(
+                f"folder {str(folder)!r} is no class, for it holds the data set "
+                f"{str(folder.joinpath(*inner))!r}; give that folder"
+            )
+        if len(classes) == 1 and min(map(len, parents)) > 1:
+            raise ValueError(
+                f"folder {str(folder)!r} holds nothing but folders of folders; give the folder "
+                "whose folders are the classes"
+            )
+
+
+def _data_set_within(parents: Iterable[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Of the folders of a class, by their parts, one that holds VOC's images or splits."""
+    inside: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for parts in parents:
+        for depth, name in enumerate(parts):
+            inside[parts[:depth]].add(name)
+    for above, names in sorted(inside.items()):
+        voc = not {name.lower() for name in names}.isdisjoint(("jpegimages", "segmentationclass"))
+        if voc or (above and len(splits_among(names)) > 1):
+            return above
+    return None
+
+
+def _of_split(folder: Path, split: Split, images: list[Path]) -> list[Path]:
+    """The images of a class folder; of one split where the folder has splits."""
+    parts = [path.relative_to(folder).parts for path in images]
+    splits = splits_among({first for first, *rest in parts if rest})
     if len(splits) < 2:
         return images
     chosen = split_folder(folder, splits, split)

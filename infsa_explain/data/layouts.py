@@ -11,6 +11,7 @@ from typing import NoReturn
 
 __all__ = [
     "EXTENSIONS",
+    "MASKS",
     "PHOTOGRAPHS",
     "annotation_folder",
     "find_files",
@@ -29,13 +30,13 @@ SYSTEM_FOLDERS = (
     "$recycle.bin", "#recycle", "#snapshot", "@__thumb", "@eadir", "@recycle", "__macosx",
     "lost+found", "system volume information",
 )  # fmt: skip
-#: Folders that never hold photographs or classes, in lower case.
-NEVER_IMAGES = ("annotations", "segmentationclass", "segmentationobject")
+#: VOC's folders of masks, in lower case.
+MASKS = ("segmentationclass", "segmentationobject")
 #: Folders that hold photographs and are no class, in lower case.
 PHOTOGRAPHS = ("images", "jpegimages")
 #: Folders beside these that hold what is known of the photographs, in lower case.
 SIDECARS = (
-    *NEVER_IMAGES, "ground_truth", "groundtruth", "gt", "imagesets", "labels", "mask", "masks",
+    "annotations", *MASKS, "ground_truth", "groundtruth", "gt", "imagesets", "labels", "mask", "masks",
     "segmentations", "trimaps",
 )  # fmt: skip
 #: Folders of images that have their annotations beside them, in lower case.
@@ -57,7 +58,9 @@ def subfolders(folder: Path) -> list[str]:
     except OSError as error:
         _refuse(error)
     names = [name for name in names if _identity(folder / name) not in above]
-    beside = SIDECARS if any(name.lower() in PHOTOGRAPHS for name in names) else NEVER_IMAGES
+    beside = (
+        SIDECARS if any(name.lower() in PHOTOGRAPHS for name in names) else ("annotations", *MASKS)
+    )
     return sorted(name for name in names if name.lower() not in beside)
 
 

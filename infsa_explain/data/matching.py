@@ -18,7 +18,15 @@ from .labels import normalised
 from .samples import ImageData, Sample
 from .subsets import known_labels
 
-__all__ = ["LabelMismatch", "Labels", "Matched", "first_synonym", "match_labels", "without_labels"]
+__all__ = [
+    "LabelMismatch",
+    "Labels",
+    "Matched",
+    "first_synonym",
+    "labels_of",
+    "match_labels",
+    "without_labels",
+]
 
 #: How labels are matched: by name where there are names, by name alone, or by position.
 Labels = Literal["auto", "name", "position"]
@@ -107,6 +115,17 @@ def match_labels(
     return Matched(_by_name(data, names, used), "by name")
 
 
+def labels_of(data: ImageData, names: Sequence[str]) -> list[int | None]:
+    """For every class of a data set the class that has its name, or None where not one has.
+
+    Args:
+        data: with ``wnids`` or without.
+        names: of a model's classes.
+    """
+    found = _matches(data, names)
+    return [next(iter(labels)) if len(labels) == 1 else None for labels in found]
+
+
 def without_labels(data: ImageData) -> Matched:
     """A data set without its labels; which boxes are of an image's own class is kept."""
     return Matched(_Relabelled(data, [], None), "no labels used")
@@ -174,10 +193,15 @@ def _numbered(classes: Sequence[str]) -> bool:
     return all(normalised(name) == str(i) for i, name in enumerate(classes))
 
 
-def _by_name(data: ImageData, names: Sequence[str], used: Sequence[int]) -> ImageData:
+def _matches(data: ImageData, names: Sequence[str]) -> list[set[int]]:
+    """For every class of a data set the model's classes that its name may be of."""
     wnids: Sequence[str] = getattr(data, "wnids", ()) or [""] * len(data.classes)
     theirs = _Names(names)
-    found = [theirs.find(name, wnid) for name, wnid in zip(data.classes, wnids, strict=True)]
+    return [theirs.find(name, wnid) for name, wnid in zip(data.classes, wnids, strict=True)]
+
+
+def _by_name(data: ImageData, names: Sequence[str], used: Sequence[int]) -> ImageData:
+    found = _matches(data, names)
     lacking = [label for label in used if label >= len(found) or len(found[label]) != 1]
     if lacking:
         shown = [data.classes[i] for i in lacking if i < len(found)]

@@ -80,7 +80,10 @@ def split_folder(folder: Path, splits: dict[Split, list[str]], split: Split) -> 
     names = splits.get(split, [])
     if not names:
         had = sorted(name for names in splits.values() for name in names)
-        raise ValueError(f"folder {str(folder)!r} has no split {split!r}; it has {had}")
+        raise ValueError(
+            f"folder {str(folder)!r} has no split {split!r}; it has {had}: choose one of them, or "
+            "rename its folder"
+        )
     if len(names) > 1:
         raise ValueError(
             f"folder {str(folder)!r} has {len(names)} folders of the split {split!r}, "
@@ -93,8 +96,9 @@ def split_folder(folder: Path, splits: dict[Split, list[str]], split: Split) -> 
 
 
 def imagenet_folder(folder: Path) -> Path | None:
-    """The images of ImageNet's own layout, which has ``Annotations`` beside ``Data``."""
-    places = (folder / "Data/CLS-LOC", folder / "Data") if annotation_folder(folder) else ()
+    """The images of ImageNet's own layout: ``Data/CLS-LOC``, or ``Data`` with ``Annotations``."""
+    places = [folder / "Data/CLS-LOC"]
+    places += [folder / "Data"] if annotation_folder(folder) else []
     return next((place for place in places if place.is_dir()), None)
 
 
