@@ -36,8 +36,8 @@ MASKS = ("segmentationclass", "segmentationobject")
 PHOTOGRAPHS = ("images", "jpegimages")
 #: Folders beside these that hold what is known of the photographs, in lower case.
 SIDECARS = (
-    "annotations", *MASKS, "ground_truth", "groundtruth", "gt", "imagesets", "labels", "mask", "masks",
-    "segmentations", "trimaps",
+    "annotations", *MASKS, "ground_truth", "groundtruth", "gt", "imagesets", "labels", "mask",
+    "masks", "segmentations", "trimaps",
 )  # fmt: skip
 #: Folders of images that have their annotations beside them, in lower case.
 IMAGE_FOLDERS = ("images", "jpegimages", "test", "train", "val")
@@ -58,10 +58,9 @@ def subfolders(folder: Path) -> list[str]:
     except OSError as error:
         _refuse(error)
     names = [name for name in names if _identity(folder / name) not in above]
-    beside = (
-        SIDECARS if any(name.lower() in PHOTOGRAPHS for name in names) else ("annotations", *MASKS)
-    )
-    return sorted(name for name in names if name.lower() not in beside)
+    photographs = any(name.lower() in PHOTOGRAPHS for name in names)
+    others = SIDECARS if photographs else ("annotations", *MASKS)
+    return sorted(name for name in names if name.lower() not in others)
 
 
 def image_folders(folder: Path) -> list[str]:
