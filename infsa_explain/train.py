@@ -101,8 +101,9 @@ def train(
         FloatingPointError: if the loss is no longer finite.
     """
     folder = Path(out)
+    _must_be_free(folder, recipe, resume)
     data, held_out = _data(recipe, "train"), _data(recipe, "val")
-    _claim(folder, recipe, resume)
+    _must_be_labelled(data, held_out)
     device = torch.device(device)
     torch.manual_seed(recipe.seed)
     model = _start(recipe, held_out.classes).to(device)
@@ -123,6 +124,7 @@ def train(
         warmup_lr_init=recipe.lr / 100,
         t_in_epochs=False,
     )
+    _claim(folder, recipe)  # not before the model is there: what fails until then leaves nothing
     last, first = folder / "last.pt", 0
     if resume and last.exists():
         state = _read_state(last, device)
@@ -239,6 +241,17 @@ def _data(recipe: Recipe, split: str) -> ImageData:
     return open_data(recipe.data, split="train" if split == "train" else "val")
 
 
+def _must_be_labelled(*parts: ImageData) -> None:
+    """Refuse images without a label, where that is known before they are decoded."""
+    for data in parts:
+        labels: list[int | None] = getattr(data, "labels", [])
+        if None in labels:
+            raise ValueError(
+                f"{labels.count(None)} of {len(labels)} images of {data.name} have no label; "
+                "training needs one for each image"
+            )
+
+
 def _loader(
     recipe: Recipe, epoch: int, model: VisionTransformer
 ) -> DataLoader[tuple[Tensor, int, Tensor]]:
@@ -287,18 +300,27 @@ def _start(recipe: Recipe, classes: list[str]) -> VisionTransformer:
     return model
 
 
-def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Make the folder this recipe's, or say whose it is."""
-    path, own = folder / "recipe.json", json.loads(json.dumps(asdict(recipe)))
-    if path.exists():
-        if not resume:
-            raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
-        theirs = read_json(path)
-        differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
-        if differ:
-            raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
+def _must_be_free(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Refuse a folder that holds another run, or this one where it is not to be resumed."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; --out needs a folder")
+    path = folder / "recipe.json"
+    if not path.exists():
+        return
+    if not resume:
+        raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
+    own, theirs = json.loads(json.dumps(asdict(recipe))), read_json(path)
+    if not isinstance(theirs, dict):
+        raise ValueError(f"{path} holds no recipe; choose another --out")
+    differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
+    if differ:
+        raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
+
+
+def _claim(folder: Path, recipe: Recipe) -> None:
+    """Make the folder this recipe's."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(own, indent=2) + "\n")
+    write_text(folder / "recipe.json", json.dumps(asdict(recipe), indent=2) + "\n")
 
 
 def _resume_log(path: Path, epochs: int) -> float:
@@ -314,6 +336,8 @@ def _read_state(path: Path, device: torch.device) -> dict[str, Any]:
     except Exception as error:  # damaged bytes fail in every way there is
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{path} is damaged; remove it to begin anew ({reason})") from error
+    if not isinstance(state, dict) or not {"epoch", "model", "ema", "optimizer"} <= state.keys():
+        raise ValueError(f"{path} holds no state of a training; remove it to begin anew")
     return state
 
 

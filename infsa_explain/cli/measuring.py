@@ -310,6 +310,7 @@ def evaluate(
     """
     from .. import evaluate
 
+    curve_steps, which_boxes = number_of_steps(steps), chosen_boxes(boxes)
     maps: dict[str, Any] = {
         "methods": method_names(methods),
         "layer": layer,
@@ -322,12 +323,12 @@ def evaluate(
         "morf": lambda: evaluate.Morf(
             **maps,
             fill=fill,
-            steps=number_of_steps(steps),
+            steps=curve_steps,
             floor=floor,
             batch_size=batch_size,
             amp=amp,
         ),
-        "boxes": lambda: evaluate.Boxes(**maps, boxes=chosen_boxes(boxes)),
+        "boxes": lambda: evaluate.Boxes(**maps, boxes=which_boxes),
         "align": lambda: evaluate.Alignment(gamma=gamma, seed=seed),
         "focus": lambda: evaluate.Focus(**maps),
         "sanity": lambda: evaluate.Sanity(**maps),

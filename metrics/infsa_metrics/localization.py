@@ -214,7 +214,7 @@ def pointing_game(scores: Tensor, mask: Tensor, *, tolerance: float = 15) -> Ten
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"tolerance: expected a finite number of at least 0, got {tolerance}")
     highest = scores == scores.amax((1, 2), keepdim=True)
-    hits = highest & _dilated(mask, tolerance)
+    hits = highest & _dilated(mask, min(tolerance, math.hypot(*mask.shape[1:])))
     return hits.sum((1, 2)).double() / highest.sum((1, 2))
 
 
