@@ -381,7 +381,7 @@ def _layer(
     operator = AttentionOperator(reading.q, reading.k, graph, scale=reading.scale)
     gamma = reading.gamma
     if gamma is None:
-        gamma = torch.full((operator.shape[1],), INITIAL_GAMMA, device=x.device)
+        gamma = x.new_full((operator.shape[1],), INITIAL_GAMMA, dtype=torch.float32)
     return Layer(operator, gamma.detach().float(), family.kind)
 
 

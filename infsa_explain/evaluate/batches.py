@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..data import ImageError
 from ..data.samples import ImageData, Sample
-from ..families import classifies, model_output, require_classes
+from ..families import classifies, model_output, require_classes, vit_of
 from ..graphs import Graphs, attention_kinds, capture
 from ..methods import MethodNotApplicable, applicable_methods, get_method
 from ..methods.explaining import Explanation, explain_graphs, targets_of
@@ -249,9 +249,16 @@ def check_output(model: nn.Module, target: Target, output: Output, what: str) ->
     if target == "embedding":
         model_output(model, output)
         return
+    if not classifies(model):
+        raise ValueError(
+            f"{what} follows a class, and {type(model).__name__} has no classifier; give "
+            "target='embedding' to follow its features"
+        )
     require_classes(model, what)
     if output not in ("auto", "softmax", "sigmoid"):
         raise ValueError(f"output must be 'auto', 'softmax' or 'sigmoid', got {output!r}")
+    if output == "softmax" and getattr(vit_of(model), "num_classes", None) == 1:
+        raise ValueError("output must be 'sigmoid' for a model with a single logit")
 
 
 def patch_scores(explanation: Explanation) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -108,6 +109,7 @@ def explain(
     )
 
 
+@torch.inference_mode(False)  # in which nothing has a gradient
 def explain_graphs(
     graphs: Graphs,
     method: Method,
@@ -155,7 +157,18 @@ def explain_graphs(
     dead = [dead_heads_of(graphs.layer(i)) for i in layers or range(depth)]
     diagnostics = {"dead_heads": _stack(dead, fill=False), **_diagnostics(results)}
     maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
+    _warn_of_missing(maps, method)
     return Explanation(maps, tokens, method.name, layers, used_heads, diagnostics, graphs.logits)
+
+
+def _warn_of_missing(maps: Tensor, method: Method) -> None:
+    """Warn of images that have no map; the text is the same for all, so that it is said once."""
+    if maps.isnan().all(-1).all(-1).any():
+        zero = "its scores are zero everywhere"
+        if method.class_specific:
+            zero = "the gradient of what is explained is zero"
+        dead = "" if method.scope == "model" else ", or every head is dead"
+        warnings.warn(f"{method.name} has no map for some images (NaN): {zero}{dead}", stacklevel=3)
 
 
 def targets_of(graphs: Graphs, target: Target) -> Tensor:
@@ -189,6 +202,7 @@ def targets_of(graphs: Graphs, target: Target) -> Tensor:
     if target is None:
         return graphs.class_logits.argmax(-1)
     targets = torch.as_tensor(target, device=graphs.logits.device)
+    targets = targets.clone() if targets.is_inference() else targets
     if targets.ndim == 0:
         targets = targets.expand(batch)
     if targets.shape != (batch,) or targets.is_floating_point():

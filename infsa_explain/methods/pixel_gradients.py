@@ -117,7 +117,7 @@ def gradient_shap(logits: Logits, image: Tensor, target: int) -> Tensor:
     shap = GradientShap(logits)
     passes = []
     for _ in range(SAMPLES // PASS):
-        noise = torch.randn(PASS, *image.shape[1:]).to(image)
+        noise = torch.randn(PASS, *image.shape[1:], dtype=torch.float32).to(image)
         passes.append(shap.attribute(image, noise, n_samples=PASS, stdevs=0.0, target=target))
     return torch.stack(passes).mean(0)
 

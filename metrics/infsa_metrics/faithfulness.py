@@ -180,7 +180,9 @@ def sensitivity_max(
             return (flat.where((flat != 0).any(1, keepdim=True), torch.nan),)
 
         def shake(batch: Tensor) -> Tensor:
-            draws = [torch.rand(batch.shape[1:], generator=generator) for _ in batch]
+            draws = [
+                torch.rand(batch.shape[1:], generator=generator, dtype=torch.float32) for _ in batch
+            ]
             return batch + (radius * (2 * torch.stack(draws) - 1)).to(batch)
 
         value: Tensor = captum_sensitivity_max(

@@ -95,7 +95,7 @@ def noise_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: 
 
     def replace(images: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return torch.randn(images.shape[1:], generator=generator).to(images)
+        return torch.randn(images.shape[1:], generator=generator, dtype=torch.float32).to(images)
 
     return replace
 
