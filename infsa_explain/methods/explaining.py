@@ -275,7 +275,7 @@ def _stack(per_layer: list[Tensor], fill: float = torch.nan) -> Tensor:
     most = max(x.shape[-1] for x in per_layer)
     if all(x.shape[-1] == most for x in per_layer):
         return torch.stack(per_layer)
-    wide = [x.float() if math.isnan(fill) else x for x in per_layer]
+    wide = [x if x.is_floating_point() or not math.isnan(fill) else x.float() for x in per_layer]
     return torch.stack([pad(x, (0, most - x.shape[-1]), value=fill) for x in wide])
 
 
