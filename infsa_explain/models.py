@@ -12,6 +12,7 @@ import json
 import math
 import os
 from contextlib import nullcontext
+from threading import RLock
 from typing import Any, Literal, cast
 
 import timm
@@ -26,6 +27,7 @@ from .any_size import PiecewiseVisionTransformer
 from .attention import LinearInfSA, PureInfSA
 from .catalogue import BUNDLED, UNTRAINED, weights_file
 from .checkpoints import change, is_checkpoint, read_checkpoint, rebuild
+from .families import unwrapped, vit_of
 from .families.torchvision_vits import anew, is_torchvision
 from .fitting import fit, own_weights
 from .functional import INITIAL_GAMMA
@@ -385,8 +387,11 @@ def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
     Raises:
         ValueError: if the model says neither.
     """
-    fresh = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
+    fresh = copy.deepcopy(unwrapped(model))
+    if vit_of(fresh) is not fresh:
+        return _untrained_around(fresh, seed)
+    model = unwrapped(model)
+    with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if type(model).__module__.startswith("transformers."):
             _take(fresh, cast(Any, type(model))(cast(Any, model).config))
@@ -403,6 +408,24 @@ def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
                 f"{type(model).__name__} has no init_weights() to untrain a copy of it"
             )
     return fresh
+
+
+def _untrained_around(fresh: nn.Module, seed: int) -> nn.Module:
+    """The model whose ViT, and all else that can be reset, is made anew in place."""
+    vit = vit_of(fresh)
+    with torch.no_grad():
+        own = {id(module) for module in vit.modules()}
+        with _DRAWING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for module in fresh.modules():
+                if id(module) not in own and hasattr(module, "reset_parameters"):
+                    cast(Any, module).reset_parameters()
+        fit(vit, untrained(vit, seed).state_dict(), "the ViT built anew")
+    return fresh
+
+
+#: All threads share the generator that weights are drawn from.
+_DRAWING = RLock()
 
 
 def _take(model: nn.Module, other: nn.Module) -> None:

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from infsa_metrics import class_probabilities
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from .families import model_output
 from .graphs import Graphs, Layer, capture
 from .methods import Method, get_method
 from .methods.explaining import Explanation, explain_graphs, targets_of
@@ -84,7 +86,7 @@ class View:
         layer: int | str = -1,
         head: int | None = None,
         gamma: float | None = None,
-        target: int | None = None,
+        target: int | str | None = None,
     ) -> Look:
         """A map of the image; arguments and errors as of :func:`infsa_explain.explain`."""
         chosen = get_method(method) if isinstance(method, str) else method
@@ -101,9 +103,10 @@ class View:
         heads = explanation.heads
         used = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in gammas]
         of = ""
-        if chosen.class_specific and getattr(self.model, "num_classes", None) != 0:
-            shown = int(targets_of(self.graphs, target))
-            of = f"of {class_text(self.model, shown)}"
+        if chosen.class_specific:
+            shown = targets_of(self.graphs, target)
+            named = shown.ndim == 1
+            of = f"of {class_text(self.model, int(shown))}" if named else "of the embedding"
         return Look(explanation, tuple(float(x) for g in used for x in g.flatten()), of)
 
 
@@ -162,9 +165,10 @@ def prediction(model: nn.Module, logits: Tensor) -> str:
     Returns:
         An empty text for a model without a classifier.
     """
-    if getattr(model, "num_classes", None) == 0:
+    output = model_output(model)
+    if output == "embedding":
         return ""
-    probabilities = logits.float().softmax(-1)
+    probabilities = class_probabilities(logits[None], output)[0]
     best = int(probabilities.argmax())
     names = getattr(model, "class_names", None)
     return f"predicted: {names[best] if names else f'class {best}'}, {probabilities[best]:.0%}"

@@ -146,6 +146,7 @@ def test_layers_and_heads(method, kind):
     assert (result.layers, result.heads) == ((0, 1, 2), tuple(range(8)))
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 @pytest.mark.parametrize(
     ("method", "kind"), [case for case in LAYER_METHODS if case.values[1] != "softmax"]
 )
@@ -166,6 +167,7 @@ def test_dead_heads(method, kind):
     same(mean, alive.mean(0))
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_series_of_a_dead_model_is_nan_and_no_silent_zero():
     model = build("pure")
     for layer in range(3):

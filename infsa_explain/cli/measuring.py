@@ -22,6 +22,7 @@ from .options import (
     MethodsOption,
     ModelOption,
     OutOption,
+    OutputOption,
     ResumeOption,
     SeedOption,
     ShardOption,
@@ -29,6 +30,7 @@ from .options import (
     SplitOption,
     StrictOption,
     TargetOption,
+    chosen_output,
     chosen_target,
     integer,
     load_models,
@@ -87,6 +89,7 @@ def morf(
     fill: FillOption = "mean",
     steps: StepsOption = "few",
     target: TargetOption = "predicted",
+    output: OutputOption = "auto",
     floor: FloorOption = None,
     limit: LimitOption = 50,
     batch_size: MaskedOption = None,
@@ -118,6 +121,7 @@ def morf(
         seed=seed,
         batch_size=batch_size,
         amp=amp,
+        output=chosen_output(output),
     )
     run(
         load_models(model, checkpoint, device),
@@ -287,6 +291,7 @@ def evaluate(
     head: HeadOption = None,
     gamma: GammaOption = None,
     target: TargetOption = "predicted",
+    output: OutputOption = "auto",
     fill: FillOption = "mean",
     steps: StepsOption = "few",
     floor: FloorOption = None,
@@ -327,12 +332,15 @@ def evaluate(
             floor=floor,
             batch_size=batch_size,
             amp=amp,
+            output=chosen_output(output),
         ),
         "boxes": lambda: evaluate.Boxes(**maps, boxes=which_boxes),
         "align": lambda: evaluate.Alignment(gamma=gamma, seed=seed),
         "focus": lambda: evaluate.Focus(**maps),
         "sanity": lambda: evaluate.Sanity(**maps),
-        "infidelity": lambda: evaluate.Infidelity(**maps, fill=fill, batch_size=batch_size or 16),
+        "infidelity": lambda: evaluate.Infidelity(
+            **maps, fill=fill, batch_size=batch_size or 16, output=chosen_output(output)
+        ),
         "sensitivity": lambda: evaluate.Sensitivity(**maps),
         "accuracy": lambda: evaluate.Accuracy(amp=amp),
     }

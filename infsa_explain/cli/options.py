@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
 if TYPE_CHECKING:
+    from infsa_metrics.outputs import Output
     from torch import nn
 
     from ..data import ImageData
@@ -29,6 +30,7 @@ __all__ = [
     "MethodsOption",
     "ModelOption",
     "OutOption",
+    "OutputOption",
     "ResumeOption",
     "SeedOption",
     "ShardOption",
@@ -36,6 +38,7 @@ __all__ = [
     "SplitOption",
     "StrictOption",
     "TargetOption",
+    "chosen_output",
     "chosen_target",
     "integer",
     "load_models",
@@ -84,7 +87,17 @@ ShardOption = Annotated[
     str | None, typer.Option(help="i/n: the i-th of n parts of the images, into the same --out.")
 ]
 TargetOption = Annotated[
-    str, typer.Option(help="Class explained and followed: predicted, or label.")
+    str,
+    typer.Option(
+        help="What is explained and followed: predicted class, label, or the embedding of a model "
+        "without a classifier."
+    ),
+]
+OutputOption = Annotated[
+    str,
+    typer.Option(
+        help="What the model's outputs are: softmax, sigmoid (independent labels), or auto."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -139,11 +152,18 @@ def method_names(methods: str) -> tuple[str, ...] | None:
     return None if methods == "all" else tuple(name.strip() for name in methods.split(","))
 
 
-def chosen_target(target: str) -> Literal["predicted", "label"]:
+def chosen_target(target: str) -> Literal["predicted", "label", "embedding"]:
     """What --target says."""
-    if target not in ("predicted", "label"):
-        raise ValueError(f"--target must be 'predicted' or 'label', got {target!r}")
-    return "label" if target == "label" else "predicted"
+    if target not in ("predicted", "label", "embedding"):
+        raise ValueError(f"--target must be 'predicted', 'label' or 'embedding', got {target!r}")
+    return cast(Literal["predicted", "label", "embedding"], target)
+
+
+def chosen_output(output: str) -> Output:
+    """What --output says."""
+    if output not in ("auto", "softmax", "sigmoid"):
+        raise ValueError(f"--output must be 'auto', 'softmax' or 'sigmoid', got {output!r}")
+    return cast("Output", output)
 
 
 def torch_device(name: str) -> str:

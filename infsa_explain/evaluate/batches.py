@@ -6,16 +6,18 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
+from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
 from ..data import ImageError
 from ..data.samples import ImageData, Sample
+from ..families import classifies, model_output, require_classes, vit_of
 from ..graphs import Graphs, attention_kinds, capture
 from ..methods import MethodNotApplicable, applicable_methods, get_method
-from ..methods.explaining import Explanation, explain_graphs
+from ..methods.explaining import Explanation, explain_graphs, targets_of
 from ..models import untrained
 from ..preprocessing import preprocess
 
@@ -35,7 +37,8 @@ UNTRAINED = "untrained-"
 OnImage = Callable[[int], None]
 #: Takes the sentence that says which image could not be read, and why.
 OnSkip = Callable[[str], None]
-Target = Literal["predicted", "label"]
+Target = Literal["predicted", "label", "embedding"]
+TARGETS = get_args(Target)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class MapOptions:
         head: an index, or None for the mean over heads.
         gamma: in place of the model's own γ.
         target: the class that maps which are of a class explain, and that deletion follows:
-            ``"predicted"`` on the clean image, or ``"label"``.
+            ``"predicted"`` on the clean image, or ``"label"``. For a model without a classifier
+            ``"embedding"``: how far features stay those of the clean image.
         seed: of the untrained model, and of what else draws.
     """
 
@@ -62,22 +66,32 @@ class MapOptions:
 
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options, or a method for this model, will not do."""
-        if self.target not in ("predicted", "label"):
-            raise ValueError(f"target must be 'predicted' or 'label', got {self.target!r}")
-        choose_methods(model, self.methods)
+        if self.target not in TARGETS:
+            names = ", ".join(TARGETS)
+            raise ValueError(f"target must be one of {names}, got {self.target!r}")
+        if self.target == "embedding" and classifies(model):
+            raise ValueError(
+                "target must be 'predicted' or 'label' for a model with a classifier, got "
+                "'embedding'; build it with num_classes=0 to follow its features"
+            )
+        choose_methods(model, self.methods, self.target)
 
 
 class Subject:
-    """A model that is measured, and the same model untrained."""
+    """A model that is measured, and the same model untrained.
+
+    Attributes:
+        model: as it was given.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._untrained: dict[int, nn.Module] = {}
 
-    def untrained(self, seed: int) -> nn.Module:
-        """The model with fresh weights, made once a seed."""
+    def untrained(self, model: nn.Module, seed: int) -> nn.Module:
+        """What is explained of the model with fresh weights, made once a seed."""
         if seed not in self._untrained:
-            self._untrained[seed] = untrained(self.model, seed)
+            self._untrained[seed] = untrained(model, seed)
         return self._untrained[seed]
 
 
@@ -94,8 +108,13 @@ class Batch:
 
     @property
     def model(self) -> nn.Module:
-        """The model that is measured."""
-        return self.subject.model
+        """What is explained: the ViT, without what only wraps it."""
+        return self.graphs.model
+
+    @property
+    def images(self) -> Tensor:
+        """(B, 3, h, w), as :attr:`model` takes them."""
+        return self.graphs.images
 
     @property
     def seeds(self) -> list[str]:
@@ -103,9 +122,9 @@ class Batch:
         return [sample.image_id for sample in self.samples]
 
     @cached_property
-    def images(self) -> Tensor:
-        """(B, 3, h, w), as the model takes them."""
-        return preprocess(self.model, [sample.image for sample in self.samples])
+    def inputs(self) -> Tensor:
+        """(B, 3, h, w), as the model that was given takes them."""
+        return preprocess(self.subject.model, [sample.image for sample in self.samples])
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -114,29 +133,37 @@ class Batch:
         Raises:
             ValueError: if an output of the model is NaN or infinite, or as :func:`capture`.
         """
-        graphs = capture(self.model, self.images)
+        graphs = capture(self.subject.model, self.inputs)
         require_finite(graphs.logits, self.samples)
         return graphs
+
+    def untrained(self, seed: int) -> nn.Module:
+        """:attr:`model` with fresh weights."""
+        return self.subject.untrained(self.model, seed)
 
     def untrained_graphs(self, seed: int) -> Graphs:
         """The token graphs of the model untrained."""
         if seed not in self._untrained:
-            self._untrained[seed] = capture(self.subject.untrained(seed), self.images)
+            self._untrained[seed] = capture(self.untrained(seed), self.images)
         return self._untrained[seed]
 
     @cached_property
-    def predicted(self) -> Tensor:
-        """(B,) the class predicted on the clean image, on the CPU."""
-        return self.graphs.logits.argmax(-1).cpu()
+    def predicted(self) -> list[int | None]:
+        """The class predicted on each clean image; None for a model without a classifier."""
+        if self.graphs.output == "embedding":
+            return [None] * len(self.samples)
+        return list(self.graphs.class_logits.argmax(-1).tolist())
 
     def targets(self, target: Target) -> Tensor:
-        """(B,) predicted classes or labels, on the CPU.
+        """(B,) predicted classes or labels, or (B, D) features, on the CPU.
 
         Raises:
             ValueError: for labels, if an image has none.
         """
+        if target == "embedding" or self.graphs.output == "embedding":
+            return targets_of(self.graphs, None).cpu()
         if target == "predicted":
-            return self.predicted
+            return torch.tensor(self.predicted)
         labels = [sample.label for sample in self.samples]
         if None in labels:
             raise ValueError(
@@ -164,7 +191,7 @@ class Batch:
 
     def explanations(self, options: MapOptions) -> Iterator[tuple[str, Explanation]]:
         """Every method that the options name, with its maps."""
-        for method in choose_methods(self.model, options.methods):
+        for method in choose_methods(self.model, options.methods, options.target):
             yield method, self.explanation(method, options)
 
 
@@ -181,23 +208,57 @@ def require_finite(logits: Tensor, samples: Sequence[Sample]) -> None:
         )
 
 
-def choose_methods(model: nn.Module, methods: Sequence[str] | None) -> list[str]:
+def choose_methods(
+    model: nn.Module, methods: Sequence[str] | None, target: Target = "predicted"
+) -> list[str]:
     """The methods asked for, checked, or all that suit the model.
 
     Raises:
         ValueError: for a name that is unknown or a method that does not suit the model.
     """
     kinds = attention_kinds(model)
+    without = target != "embedding" and not classifies(model)  # nothing for a class to be of
     if methods is None:
-        return [*applicable_methods(kinds), f"{UNTRAINED}visits"]
+        suited = applicable_methods(kinds)
+        if without:
+            suited = [name for name in suited if not get_method(name).class_specific]
+        return [*suited, f"{UNTRAINED}visits"]
     for method in methods:
-        unsuited = kinds - get_method(method.removeprefix(UNTRAINED)).kinds
+        chosen = get_method(method.removeprefix(UNTRAINED))
+        if without and chosen.class_specific:
+            raise MethodNotApplicable(
+                f"method {method!r} explains a class, and the model has no classifier; "
+                "target='embedding' explains its features"
+            )
+        unsuited = kinds - chosen.kinds
         if unsuited:
             raise MethodNotApplicable(
                 f"method {method!r} is not for {', '.join(sorted(unsuited))} attention; "
                 f"this model takes {', '.join(applicable_methods(kinds))}"
             )
     return list(dict.fromkeys(methods))
+
+
+def check_output(model: nn.Module, target: Target, output: Output, what: str) -> None:
+    """Refuse to follow classes that a model does not have.
+
+    Raises:
+        ValueError: if the model has no classifier and the target is not ``"embedding"``, or the
+            output does not suit the model.
+    """
+    if target == "embedding":
+        model_output(model, output)
+        return
+    if not classifies(model):
+        raise ValueError(
+            f"{what} follows a class, and {type(model).__name__} has no classifier; give "
+            "target='embedding' to follow its features"
+        )
+    require_classes(model, what)
+    if output not in ("auto", "softmax", "sigmoid"):
+        raise ValueError(f"output must be 'auto', 'softmax' or 'sigmoid', got {output!r}")
+    if output == "softmax" and getattr(vit_of(model), "num_classes", None) == 1:
+        raise ValueError("output must be 'sigmoid' for a model with a single logit")
 
 
 def patch_scores(explanation: Explanation) -> Tensor:

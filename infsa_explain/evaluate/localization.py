@@ -76,7 +76,7 @@ class Boxes(MapOptions):
                     "layers": list(explanation.layers),
                     "head": self.head,
                     "label": sample.label,
-                    "predicted": int(batch.predicted[i]),
+                    "predicted": batch.predicted[i],
                     **{key: number(values[i]) for key, values in measures.items()},
                     "precision": None
                     if curves[i].isnan().any()
@@ -90,7 +90,7 @@ def _masks(batch: Batch, options: Boxes) -> Tensor:
     masks = []
     for sample in batch.samples:
         boxes = sample.own_boxes if options.boxes == "label" else sample.boxes
-        framed = frame_boxes(batch.model, boxes, *sample.image.shape[:2])
+        framed = frame_boxes(batch.subject.model, boxes, *sample.image.shape[:2])
         masks.append(box_mask(framed, height, width))
     return torch.stack(masks).to(batch.images.device)
 

@@ -52,7 +52,8 @@ class Sanity(MapOptions):
         whole_number().require("draws", self.draws)
 
     def rows(self, batch: Batch) -> Iterator[Row]:
-        methods = [m for m in choose_methods(batch.model, self.methods) if UNTRAINED not in m]
+        chosen = choose_methods(batch.model, self.methods, self.target)
+        methods = [method for method in chosen if UNTRAINED not in method]
         maps = {method: patch_scores(batch.explanation(method, self)) for method in methods}
         stages: list[str] = []
         rho: dict[str, list[Tensor]] = {method: [] for method in methods}

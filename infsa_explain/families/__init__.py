@@ -23,6 +23,14 @@ from .registry import (
     model_family,
     model_of,
 )
+from .wrappers import (
+    classifies,
+    first_argument,
+    model_output,
+    require_classes,
+    unwrapped,
+    vit_of,
+)
 
 __all__ = [
     "AttentionFamily",
@@ -31,11 +39,17 @@ __all__ = [
     "Reading",
     "attention_family",
     "attention_of",
+    "classifies",
     "convertible",
+    "first_argument",
     "forms_of",
     "known_attention",
     "known_models",
     "model_family",
     "model_of",
+    "model_output",
     "refusal",
+    "require_classes",
+    "unwrapped",
+    "vit_of",
 ]

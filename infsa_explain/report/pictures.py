@@ -211,7 +211,7 @@ def _uri(pixels: NDArray[np.uint8]) -> str:
 def _boxes(batch: Batch, sample: Sample) -> list[tuple[float, float, float, float]]:
     """Boxes that the model sees, in percent of its frame: x, y, width, height."""
     height, width = batch.images.shape[-2:]
-    edges = frame_boxes(batch.model, sample.boxes, *sample.image.shape[:2]).numpy()
+    edges = frame_boxes(batch.subject.model, sample.boxes, *sample.image.shape[:2]).numpy()
     shares = 100 * edges / np.array([width, height, width, height])
     return [
         (round(x0, 2), round(y0, 2), round(x1 - x0, 2), round(y1 - y0, 2))
@@ -228,10 +228,12 @@ def _facts(row: Row, model: nn.Module, data: ImageData) -> str:
         classes = names or data.classes
         return classes[index] if index < len(classes) else f"class {index}"
 
+    label = row["label"]
+    if row["predicted"] is None:  # no classifier
+        return "" if label is None else f"labelled {name(label)}"
     predicted = f"predicted {name(row['predicted'])}"
     if "p0" in row and row["target"] == row["predicted"]:
         predicted += f" ({row['p0']:.0%})"
-    label = row["label"]
     if label is None:
         return predicted
     if label == row["predicted"]:
