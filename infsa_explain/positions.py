@@ -84,9 +84,9 @@ def positions_hint(model: nn.Module, weights: dict[str, Tensor]) -> str:
             continue
         prefix, grid = _prefix(module), tuple(module.patch_embed.grid_size)
         return (
-            f"the model has {prefix} positions of prefix tokens and {_of(grid)} of patches; "
-            f"{positions.shape[1]} less {prefix} are no square, so their grid is not known: build "
-            "the model with the img_size, the prefix tokens and the no_embed_class of the weights"
+            f"{key} has {positions.shape[1]} positions, where the model has {_of(grid)} for "
+            f"patches and {prefix} for prefix tokens; build the model with the img_size that the "
+            "weights were trained on, and their class token, registers and no_embed_class"
         )
     return ""
 

@@ -136,7 +136,7 @@ def train(
     for epoch in range(first, recipe.epochs):
         began = time.monotonic()
         _seed_epoch(recipe.seed, epoch)
-        loader = _loader(recipe, epoch, model)
+        loader = _loader(recipe, epoch, model, data)
         loss = _train_epoch(recipe, epoch, loader, model, ema, optimizer, schedule, on_step)
         average = ema.module
         result = Epoch(
@@ -253,9 +253,9 @@ def _must_be_labelled(*parts: ImageData) -> None:
 
 
 def _loader(
-    recipe: Recipe, epoch: int, model: VisionTransformer
+    recipe: Recipe, epoch: int, model: VisionTransformer, data: ImageData
 ) -> DataLoader[tuple[Tensor, int, Tensor]]:
-    config, data = data_config(model), _data(recipe, "train")
+    config = data_config(model)
     if isinstance(data, PhotoDigits):
         difficulty = epoch / recipe.window_epochs if epoch < recipe.window_epochs else 1.0
         data = PhotoDigits("train", len(data), recipe.seed * 10_000 + epoch, difficulty)
