@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _reason(path: Path, error: Exception) -> str:
     """Why a file cannot be read, and what its owner can do."""
-    with path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             return "it is Git LFS's pointer to the file; get the file itself with `git lfs pull`"
     if not is_checkpoint(path):

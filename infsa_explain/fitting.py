@@ -172,7 +172,7 @@ def _say_what_is_left(place: _Place, weights: Iterable[str], source: str) -> Non
     if others:
         said += f", which are averaged, before those under {_listed(others)}"
     if beside:
-        said += f"; {len(beside)} beside them are not, such as {beside[0]}"
+        said += f"; left out: {len(beside)} beside them, such as {beside[0]}"
     if others or beside:
         warnings.warn(said, stacklevel=4)
 

@@ -315,6 +315,7 @@ def load(
     if weights is not None:
         fit(built, weights, str(checkpoint), size=recorded_size(metadata))
         change(built, **changes)
+    _check_grid(built, kwargs)
     names = json.loads(metadata.get("classes", "null"))
     if names and len(names) != getattr(built, "num_classes", len(names)):
         names = None  # another classifier was asked for
@@ -332,10 +333,16 @@ def _from_registry(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
         try:
             model: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
         except (OSError, RuntimeError, ConnectionError) as error:
+            from .evaluate.memory import out_of_memory  # which imports this module
+
+            if out_of_memory(error):
+                raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             if not reachable:
                 reason = "Hugging Face's hub cannot be reached, and its cache lacks them"
-            raise ValueError(f"cannot load {name!r} with pretrained weights: {reason}") from error
+            how = " with pretrained weights" if pretrained or on_hub else ""
+            given = "".join(f" and {key}={value!r:.40}" for key, value in kwargs.items())
+            raise ValueError(f"cannot load {name!r}{how}{given}: {reason}") from error
     return model
 
 
@@ -364,6 +371,16 @@ def _check_sizes(*, img_size: Any = None, num_classes: int | None = None, **othe
         count().require("img_size", side)
     if num_classes is not None:
         count(0).require("num_classes", num_classes)
+
+
+def _check_grid(model: Any, arguments: dict[str, Any]) -> None:
+    """Refuse images smaller than a patch, of which timm builds a model all the same."""
+    patches = getattr(model, "patch_embed", None)
+    if 0 in (getattr(patches, "grid_size", None) or ()):
+        raise ValueError(
+            f"img_size must be at least a patch, {cast(Any, patches).patch_size}, got "
+            f"{arguments.get('img_size')}"
+        )
 
 
 def _is_path(model: str | os.PathLike[str]) -> bool:
