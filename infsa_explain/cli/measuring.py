@@ -17,6 +17,7 @@ from .options import (
     HeadOption,
     JsonOption,
     LabelMapOption,
+    LabelsOption,
     LayerOption,
     LimitOption,
     MethodsOption,
@@ -82,6 +83,7 @@ def morf(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -125,7 +127,7 @@ def morf(
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -139,6 +141,7 @@ def boxes(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -176,7 +179,7 @@ def boxes(
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -248,6 +251,7 @@ def accuracy(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     limit: LimitOption = 500,
     batch_size: Annotated[int, typer.Option(help="Images a forward pass.")] = 64,
     device: DeviceOption = "auto",
@@ -268,7 +272,7 @@ def accuracy(
 
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [Accuracy(amp=amp)],
         Saving(out, force, resume, strict, shard),
         conditions="",
@@ -283,6 +287,7 @@ def evaluate(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     metrics: Annotated[
         str, typer.Option(help=f"Comma-separated, of {', '.join(METRICS)}; 'all' for every one.")
     ] = ",".join(EVERYTHING),
@@ -348,7 +353,7 @@ def evaluate(
         raise ValueError(f"--metrics must be of {', '.join(METRICS)}, got {', '.join(unknown)}")
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [every[name]() for name in names],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -361,6 +366,8 @@ def sanity(
     checkpoint: CheckpointsOption = [],  # noqa: B006
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
+    label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -399,7 +406,7 @@ def sanity(
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",

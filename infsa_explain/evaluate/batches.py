@@ -64,6 +64,11 @@ class MapOptions:
     target: Target = "predicted"
     seed: int = 0
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the images' labels must be those of the model's outputs."""
+        return self.target == "label"
+
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options, or a method for this model, will not do."""
         if self.target not in TARGETS:
