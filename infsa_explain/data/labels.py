@@ -38,7 +38,7 @@ def normalised(name: str) -> str:
     >>> [normalised(name) for name in ("Go-Kart", "go_kart ", "GoKart", "007", "-1", "1 2", "12")]
     ['gokart', 'gokart', 'gokart', '7', '-1', '1 2', '12']
     """
-    text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold()).strip()
+    text = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold()).strip()
     if re.fullmatch(r"-?[0-9]+", text):
         return text.lstrip("0") or "0"
     text = re.sub(r"[\s_\-\u2010-\u2015]+", " ", text)

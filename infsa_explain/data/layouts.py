@@ -54,13 +54,17 @@ def subfolders(folder: Path) -> list[str]:
     above = _folder_and_above(folder)
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.is_dir() and _visible(entry.name)]
+            others = [e.name for e in entries if not e.is_file(follow_symlinks=False)]
     except OSError as error:
         _refuse(error)
-    names = [name for name in names if _identity(folder / name) not in above]
+    names = [
+        name
+        for name in filter(_visible, others)
+        if os.path.isdir(folder / name) and _identity(folder / name) not in above
+    ]
     photographs = any(name.lower() in PHOTOGRAPHS for name in names)
-    others = SIDECARS if photographs else ("annotations", *MASKS)
-    return sorted(name for name in names if name.lower() not in others)
+    no_classes = SIDECARS if photographs else ("annotations", *MASKS)
+    return sorted(name for name in names if name.lower() not in no_classes)
 
 
 def image_folders(folder: Path) -> list[str]:
