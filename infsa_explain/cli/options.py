@@ -19,6 +19,7 @@ __all__ = [
     "LINEAR_DIGITS",
     "CheckpointOption",
     "CheckpointsOption",
+    "ClassOption",
     "DataOption",
     "DeviceOption",
     "ForceOption",
@@ -41,7 +42,6 @@ __all__ = [
     "StrictOption",
     "TargetOption",
     "chosen_output",
-    "chosen_target",
     "integer",
     "load_models",
     "method_names",
@@ -98,14 +98,22 @@ ShardOption = Annotated[
 TargetOption = Annotated[
     str,
     typer.Option(
-        help="What is explained and followed: predicted class, label, or the embedding of a model "
-        "without a classifier."
+        help="What is explained and followed: predicted class, label, one class for all by name or "
+        "number, or the embedding of a model without a classifier."
     ),
 ]
 OutputOption = Annotated[
     str,
     typer.Option(
         help="What the model's outputs are: softmax, sigmoid (independent labels), or auto."
+    ),
+]
+ClassOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="Class explained, by name or number.",
+        show_default="the predicted one",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -166,13 +174,6 @@ class Source(NamedTuple):
 def method_names(methods: str) -> tuple[str, ...] | None:
     """The names that --methods lists; None for all that suit the model."""
     return None if methods == "all" else tuple(name.strip() for name in methods.split(","))
-
-
-def chosen_target(target: str) -> Literal["predicted", "label", "embedding"]:
-    """What --target says."""
-    if target not in ("predicted", "label", "embedding"):
-        raise ValueError(f"--target must be 'predicted', 'label' or 'embedding', got {target!r}")
-    return cast(Literal["predicted", "label", "embedding"], target)
 
 
 def chosen_output(output: str) -> Output:
