@@ -24,6 +24,8 @@ def contact_sheet(
     layer: int | str = -1,
     head: int | None = None,
     gamma: float | None = None,
+    target: int | str | None = None,
+    untrained_seed: int = 0,
     scale: ColourScale = "own",
     **display: Unpack[Display],
 ) -> Figure:
@@ -36,6 +38,8 @@ def contact_sheet(
         layer: an index, ``"last"``, or ``"mean"`` over all.
         head: an index, or None for the mean over heads.
         gamma: in place of the models' own γ.
+        target: the class to explain, by number or name; the predicted one if None.
+        untrained_seed: of the fresh weights, for ``untrained-`` methods.
         scale: ``"own"`` for every map, one for each ``"row"``, or one ``"shared"`` by all.
         **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
 
@@ -62,13 +66,19 @@ def contact_sheet(
     for sample in samples:
         panels: list[Panel | None] = []
         for name, model in models.items():
-            seen = view(model, sample.image, boxes=sample.boxes, seed=sample.image_id)
+            seen = view(
+                model,
+                sample.image,
+                boxes=sample.boxes,
+                seed=sample.image_id,
+                untrained_seed=untrained_seed,
+            )
+            looks = seen.explain_all(methods, layer, head, gamma, target)
             if not panels:
                 panels.append(Panel(seen.pixels, None, "" if rows else "image", seen.boxes))
-            for i, method in enumerate(methods):
+            for i, (method, look) in enumerate(zip(methods, looks, strict=True)):
                 lines = [] if rows else [f"{name}, {method}"]
                 lines.append("" if i else seen.prediction)
-                scores = seen.explain(method, layer, head, gamma).scores
-                panels.append(Panel(seen.pixels, scores, "\n".join(lines), seen.boxes))
+                panels.append(Panel(seen.pixels, look.scores, "\n".join(lines), seen.boxes))
         rows.append(panels)
     return draw(rows, scale=scale, **display)

@@ -447,8 +447,8 @@ class TestFlatFolder:
         save(tmp_path / "a.png")
         with pytest.raises(ValueError, match=r"a.png' is a file; give the folder"):
             opener(tmp_path / "a.png")
-        with pytest.raises(ValueError, match="split must be 'train' or 'val', got 'test'"):
-            opener(tmp_path, split="test")
+        with pytest.raises(ValueError, match="split must be 'train', 'val' or 'test', got 'dev'"):
+            opener(tmp_path, split="dev")
 
     def test_refuses_a_missing_folder(self, tmp_path):
         with pytest.raises(ValueError, match="nowhere' does not exist; check the path"):

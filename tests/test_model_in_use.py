@@ -7,8 +7,7 @@ import threading
 
 import pytest
 import torch
-from small_vits import build, images
-from test_outputs import small_vit
+from small_vits import build, images, small_vit
 from timm.layers.attention import Attention
 from timm.utils import ModelEmaV2, ModelEmaV3
 from torch import nn

@@ -90,7 +90,7 @@ class TestTrain:
             ("drop-path", 1, "drop_path must be a number in [0, 1), got 1.0"),
             ("img-size", 0, f"img_size {WHOLE} 1 to 1000000, got 0"),
             ("img-size", 4, "img_size must be at least a patch, (8, 8), got 4"),
-            ("seed", -1, f"seed {WHOLE} 0 to 9223372036854775807, got -1"),
+            ("seed", -1, f"seed {WHOLE} 0 to 281474976710656, got -1"),
             ("out", "", "--out is empty; give it a value, or leave it out"),
         ],
     )

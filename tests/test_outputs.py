@@ -15,8 +15,7 @@ from infsa_metrics import (
     pixel_fill,
 )
 from infsa_metrics.outputs import eval_mode
-from small_vits import build, images
-from timm.models import VisionTransformer
+from small_vits import build, images, small_vit
 from torch import nn
 
 from infsa_explain import captum_attribution, capture, explain
@@ -27,16 +26,6 @@ from infsa_explain.methods import applicable_methods, get_method
 
 OF_A_CLASS = [name for name in applicable_methods({"softmax"}) if get_method(name).class_specific]
 DIGITS = PhotoDigits("val", 3)
-
-
-def small_vit(**arguments):
-    torch.manual_seed(0)
-    shape = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
-    model = VisionTransformer(**shape | {"num_classes": 10} | arguments).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape))
-    return model
 
 
 class Returning(nn.Module):

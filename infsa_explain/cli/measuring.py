@@ -17,6 +17,7 @@ from .options import (
     HeadOption,
     JsonOption,
     LabelMapOption,
+    LabelsOption,
     LayerOption,
     LimitOption,
     MethodsOption,
@@ -31,7 +32,6 @@ from .options import (
     StrictOption,
     TargetOption,
     chosen_output,
-    chosen_target,
     integer,
     load_models,
     method_names,
@@ -82,6 +82,7 @@ def morf(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -116,7 +117,7 @@ def morf(
         gamma=gamma,
         fill=fill,
         steps=number_of_steps(steps),
-        target=chosen_target(target),
+        target=target,
         floor=floor,
         seed=seed,
         batch_size=batch_size,
@@ -125,7 +126,7 @@ def morf(
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -139,6 +140,7 @@ def boxes(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -169,14 +171,14 @@ def boxes(
         layer=layer,
         head=head,
         gamma=gamma,
-        target=chosen_target(target),
+        target=target,
         seed=seed,
         tolerance=tolerance,
         boxes=chosen_boxes(boxes),
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -248,6 +250,7 @@ def accuracy(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     limit: LimitOption = 500,
     batch_size: Annotated[int, typer.Option(help="Images a forward pass.")] = 64,
     device: DeviceOption = "auto",
@@ -268,7 +271,7 @@ def accuracy(
 
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [Accuracy(amp=amp)],
         Saving(out, force, resume, strict, shard),
         conditions="",
@@ -283,6 +286,7 @@ def evaluate(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     metrics: Annotated[
         str, typer.Option(help=f"Comma-separated, of {', '.join(METRICS)}; 'all' for every one.")
     ] = ",".join(EVERYTHING),
@@ -321,7 +325,7 @@ def evaluate(
         "layer": layer,
         "head": head,
         "gamma": gamma,
-        "target": chosen_target(target),
+        "target": target,
         "seed": seed,
     }
     every: dict[str, Callable[[], Any]] = {
@@ -349,7 +353,7 @@ def evaluate(
         raise ValueError(f"--metrics must be of {', '.join(METRICS)}, got {', '.join(unknown)}")
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [every[name]() for name in names],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",
@@ -362,6 +366,8 @@ def sanity(
     checkpoint: CheckpointsOption = [],  # noqa: B006
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
+    label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -393,14 +399,14 @@ def sanity(
         layer=layer,
         head=head,
         gamma=gamma,
-        target=chosen_target(target),
+        target=target,
         seed=seed,
         noise=noise,
         draws=draws,
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=f", layer {layer}",

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..data import ImageData
+    from ..data.matching import Labels
 
 __all__ = [
     "LINEAR_DIGITS",
     "CheckpointOption",
     "CheckpointsOption",
+    "ClassOption",
     "DataOption",
     "DeviceOption",
     "ForceOption",
@@ -25,6 +27,7 @@ __all__ = [
     "HeadOption",
     "JsonOption",
     "LabelMapOption",
+    "LabelsOption",
     "LayerOption",
     "LimitOption",
     "MethodsOption",
@@ -39,7 +42,6 @@ __all__ = [
     "StrictOption",
     "TargetOption",
     "chosen_output",
-    "chosen_target",
     "integer",
     "load_models",
     "method_names",
@@ -62,6 +64,13 @@ CheckpointsOption = Annotated[
     ),
 ]
 DataOption = Annotated[str, typer.Option(help="photo-digits, a folder, a COCO .json, or a .csv.")]
+LabelsOption = Annotated[
+    str,
+    typer.Option(
+        help="How the images' classes become the model's: name, position (the order of the "
+        "folders is the order of the outputs), or auto: by name where there are names."
+    ),
+]
 LabelMapOption = Annotated[
     str | None, typer.Option(help="Labels of --data: imagenet-1k, or a file of class names.")
 ]
@@ -75,7 +84,7 @@ GammaOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything that draws.")]
-SplitOption = Annotated[str, typer.Option(help="val or train.")]
+SplitOption = Annotated[str, typer.Option(help="train, val or test.")]
 LimitOption = Annotated[int, typer.Option(help="Number of images.")]
 OutOption = Annotated[Path | None, typer.Option(help="Run folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Write over a run in --out.")]
@@ -89,14 +98,22 @@ ShardOption = Annotated[
 TargetOption = Annotated[
     str,
     typer.Option(
-        help="What is explained and followed: predicted class, label, or the embedding of a model "
-        "without a classifier."
+        help="What is explained and followed: predicted class, label, one class for all by name or "
+        "number, or the embedding of a model without a classifier."
     ),
 ]
 OutputOption = Annotated[
     str,
     typer.Option(
         help="What the model's outputs are: softmax, sigmoid (independent labels), or auto."
+    ),
+]
+ClassOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="Class explained, by name or number.",
+        show_default="the predicted one",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -124,39 +141,39 @@ def load_models(
 
 
 class Source(NamedTuple):
-    """Which images: what --data, --split, --limit, --seed and --label-map say."""
+    """Which images: what --data, --split, --limit, --seed, --label-map and --labels say."""
 
     data: str
     split: str
     limit: int
     seed: int
     label_map: str | None = None
+    labels: str = "auto"
 
     def open(self) -> ImageData:
         """The data set."""
         from ..data import open_data
 
-        if self.split not in ("val", "train"):
-            raise ValueError(f"--split must be 'val' or 'train', got {self.split!r}")
+        if self.split not in ("train", "val", "test"):
+            raise ValueError(f"--split must be 'train', 'val' or 'test', got {self.split!r}")
         return open_data(
             self.data,
-            split="train" if self.split == "train" else "val",
+            split=cast(Literal["train", "val", "test"], self.split),
             size=self.limit,
             seed=self.seed,
             label_map=self.label_map,
         )
 
+    def matching(self) -> Labels:
+        """How labels become a model's."""
+        if self.labels not in ("auto", "name", "position"):
+            raise ValueError(f"--labels must be 'auto', 'name' or 'position', got {self.labels!r}")
+        return cast("Labels", self.labels)
+
 
 def method_names(methods: str) -> tuple[str, ...] | None:
     """The names that --methods lists; None for all that suit the model."""
     return None if methods == "all" else tuple(name.strip() for name in methods.split(","))
-
-
-def chosen_target(target: str) -> Literal["predicted", "label", "embedding"]:
-    """What --target says."""
-    if target not in ("predicted", "label", "embedding"):
-        raise ValueError(f"--target must be 'predicted', 'label' or 'embedding', got {target!r}")
-    return cast(Literal["predicted", "label", "embedding"], target)
 
 
 def chosen_output(output: str) -> Output:

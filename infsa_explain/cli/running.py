@@ -53,7 +53,7 @@ def run(
         as_json: print summaries as JSON, those of a single measure bare.
         batch_size: images at a time.
     """
-    from ..evaluate import read_rows, unfinished
+    from ..evaluate import labelled, read_rows, unfinished
     from ..evaluate.shards import share
     from ..report import Report, write_report
 
@@ -61,6 +61,8 @@ def run(
     for each in measures:
         for model in models.values():
             each.check(model)
+    for model in models.values():
+        labelled(model, images, measures, source.matching())
     with share(saving.shard) as part:
         rows, folder = _measure(models, source, images, measures, saving, part.shard, batch_size)
         part.wait()
@@ -123,7 +125,7 @@ def _measure(
         folder = None
         if saving.out is not None:
             named = {keys[key]: model for key, model in models.items()}
-            config = describe_run(named, images, measures) | {
+            config = describe_run(named, images, measures, labels=source.matching()) | {
                 "source": source._asdict(),
                 "command": shlex.join(["python", "-m", "infsa_explain", *sys.argv[1:]]),
             }
@@ -165,6 +167,7 @@ def _measure(
                 name=name,
                 checkpoint=checkpoint,
                 batch_size=batch_size,
+                labels=source.matching(),
                 on_row=(lambda row: None) if folder is None else folder.write,
                 on_image=on_image,
                 on_skip=on_skip,

@@ -77,6 +77,8 @@ class FileImages:
         name: of the data set.
         classes: class names by label; empty where images have no classes.
         wnids: WordNet ids by label where they are known, otherwise empty.
+        labelled_by: what gave the labels of a model, such as ``"label map FILE"``; None where they
+            are the data set's own.
         labels: label of every image, or None, without decoding any.
         dropped: for every image the flaws of its boxes that were left out.
     """
@@ -88,9 +90,11 @@ class FileImages:
         labels: LabelMap,
         entries: Sequence[Entry],
         *,
+        labelled_by: str | None = None,
         faults: Sequence[str] = (),
     ) -> None:
         self.root, self.name = root, readable(name)
+        self.labelled_by = labelled_by
         self.classes, self.wnids = [readable(name) for name in labels.classes], labels.wnids
         self._entries = list(entries)
         self.labels = [entry.label for entry in self._entries]

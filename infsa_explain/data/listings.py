@@ -46,7 +46,8 @@ class _ListedImages(FileImages):
             )
             for path, annotation in annotations.items()
         ]
-        super().__init__(root, file.stem, labels, entries, faults=faults)
+        given = None if label_map is None else f"label map {str(label_map)!r}"
+        super().__init__(root, file.stem, labels, entries, labelled_by=given, faults=faults)
 
 
 class CocoImages(_ListedImages):

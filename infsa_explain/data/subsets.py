@@ -11,7 +11,7 @@ import numpy as np
 
 from .samples import ImageData, Sample
 
-__all__ = ["Subset", "limited"]
+__all__ = ["Subset", "known_labels", "limited"]
 
 
 class Subset:
@@ -19,13 +19,14 @@ class Subset:
 
     def __init__(self, data: ImageData, indices: Sequence[int]) -> None:
         self.name, self.classes = data.name, data.classes
+        self.wnids: list[str] = getattr(data, "wnids", [])
+        self.labelled_by: str | None = getattr(data, "labelled_by", None)
         self.data, self.indices = data, list(indices)
 
     @property
     def labels(self) -> list[int | None]:
         """Label of every sample."""
-        labels = _labels(self.data)
-        return [labels[i] for i in self.indices]
+        return _labels(self)
 
     @property
     def dropped_boxes(self) -> dict[str, int]:
@@ -81,6 +82,14 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
     return Subset(data, sorted(i for _, _, i in sorted(rounds)[:limit]))
 
 
+def known_labels(data: ImageData) -> list[int | None] | None:
+    """Label of every sample, or None where they are not known without decoding images."""
+    if isinstance(data, Subset):
+        labels = known_labels(data.data)
+        return None if labels is None else [labels[i] for i in data.indices]
+    return getattr(data, "labels", None)
+
+
 def _labels(data: ImageData) -> list[int | None]:
-    known: list[int | None] | None = getattr(data, "labels", None)
+    known = known_labels(data)
     return [data[i].label for i in range(len(data))] if known is None else known

@@ -31,6 +31,7 @@ class Accuracy:
     """
 
     name: ClassVar[str] = "accuracy"
+    needs_labels: ClassVar[bool] = True
 
     amp: bool = False
 

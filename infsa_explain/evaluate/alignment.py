@@ -54,6 +54,7 @@ class Alignment:
     """
 
     name: ClassVar[str] = "align"
+    needs_labels: ClassVar[bool] = False
 
     side: Literal["left", "right"] = "left"
     layers: tuple[int, ...] | None = None

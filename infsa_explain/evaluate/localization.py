@@ -74,7 +74,7 @@ class Boxes(MapOptions):
                     "image": sample.image_id,
                     "method": method,
                     "layers": list(explanation.layers),
-                    "head": self.head,
+                    "head": self.head_of(explanation),
                     "label": sample.label,
                     "predicted": batch.predicted[i],
                     **{key: number(values[i]) for key, values in measures.items()},

@@ -7,8 +7,10 @@ from typing import ClassVar, Protocol
 
 from torch import nn
 
+from ..data.matching import Labels
 from ..data.samples import ImageData, Sample
 from .batches import Batch, OnImage, OnSkip, Subject, sample_batches, warn
+from .labelling import labelled
 from .memory import Halving
 from .rows import Row
 
@@ -20,6 +22,10 @@ class Measure(Protocol):
 
     #: Names the measure in rows, summaries and on the command line.
     name: ClassVar[str]
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether images' labels must be those of the model's outputs; else they may be None."""
 
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options will not do for a model."""
@@ -35,6 +41,7 @@ def measure(
     name: str = "model",
     checkpoint: str = "",
     batch_size: int = 16,
+    labels: Labels = "auto",
     on_row: Callable[[Row], None] = lambda row: None,
     on_image: OnImage = lambda images: None,
     on_skip: OnSkip = warn,
@@ -52,6 +59,8 @@ def measure(
         checkpoint: tells apart several trained from different seeds, in the rows; reports average
             them.
         batch_size: images at a time.
+        labels: how the images' labels become the model's, as
+            :func:`infsa_explain.data.match_labels` has it.
         on_row: called with every row as it is ready.
         on_image: called with the number of images just done, those left out among them.
         on_skip: called with a sentence for an image that cannot be read, which is left out.
@@ -61,12 +70,14 @@ def measure(
         is None.
 
     Raises:
-        ValueError: for options out of range, or a method that does not suit the model.
+        ValueError: for options out of range, a method that does not suit the model, or labels
+            that a measure needs and that are not the model's.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     for each in measures:
         each.check(model)
+    data = labelled(model, data, measures, labels).data
     subject = Subject(model)
 
     def of_samples(samples: Sequence[Sample]) -> list[Row]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
@@ -18,10 +18,12 @@ import torch
 from torch import nn
 
 from .. import __version__
+from ..data.matching import Labels
 from ..data.reading import read_json
 from ..data.samples import ImageData
 from ..files import append_alone, write_text
 from ..preprocessing import data_config
+from .labelling import labelled
 from .measuring import Measure
 from .rows import Row
 from .shards import Shard
@@ -256,15 +258,24 @@ def _differences(own: Any, theirs: Any, where: str = "") -> list[str]:
 
 
 def describe_run(
-    models: Mapping[str, nn.Module], data: ImageData, measures: Iterable[Measure]
+    models: Mapping[str, nn.Module],
+    data: ImageData,
+    measures: Sequence[Measure],
+    *,
+    labels: Labels = "auto",
 ) -> dict[str, Any]:
-    """What is needed to repeat a run, and to explain a difference."""
+    """What is needed to repeat a run, and to explain a difference.
+
+    Raises:
+        ValueError: the labels are not a model's, as :func:`infsa_explain.measure`.
+    """
     packages = ("torch", "timm", "numpy", "scipy")
     return {
         "models": {
             name: {
                 "weights": fingerprint(model),
                 "preprocessing": _plain(data_config(model)),
+                "labels": labelled(model, data, measures, labels).how,
             }
             for name, model in models.items()
         },

@@ -15,7 +15,7 @@ from ..methods import get_method
 from ..methods.explaining import explain_graphs
 from ..randomisation import cascade
 from ..ranges import count as whole_number
-from .batches import UNTRAINED, Batch, MapOptions, choose_methods, patch_scores
+from .batches import UNTRAINED, Batch, MapOptions, patch_scores
 from .rows import Row, number
 
 __all__ = ["Sanity"]
@@ -52,8 +52,7 @@ class Sanity(MapOptions):
         whole_number().require("draws", self.draws)
 
     def rows(self, batch: Batch) -> Iterator[Row]:
-        chosen = choose_methods(batch.model, self.methods, self.target)
-        methods = [method for method in chosen if UNTRAINED not in method]
+        methods = [m for m in self.chosen(batch.model) if UNTRAINED not in m]
         maps = {method: patch_scores(batch.explanation(method, self)) for method in methods}
         stages: list[str] = []
         rho: dict[str, list[Tensor]] = {method: [] for method in methods}
@@ -86,8 +85,7 @@ class Sanity(MapOptions):
         explanation = explain_graphs(
             graphs,
             get_method(method),
-            layer=self.layer,
-            head=self.head,
+            **self.place(method),
             target=batch.targets(self.target),
             gamma=self.gamma,
             seeds=batch.seeds,

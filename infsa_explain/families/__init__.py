@@ -8,6 +8,7 @@ are read, how its models cut an image into tokens, and what its attention become
 from __future__ import annotations
 
 from . import huggingface_vits, released, timm_vits, torchvision_vits  # noqa: F401
+from .classes import class_names, number_of_classes
 from .refused import refusal
 from .registry import (
     AttentionFamily,
@@ -39,6 +40,7 @@ __all__ = [
     "Reading",
     "attention_family",
     "attention_of",
+    "class_names",
     "classifies",
     "convertible",
     "first_argument",
@@ -48,6 +50,7 @@ __all__ = [
     "model_family",
     "model_of",
     "model_output",
+    "number_of_classes",
     "refusal",
     "require_classes",
     "unwrapped",

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2.functional import gaussian_blur  # type: ignore[import-untyped, unused-ignore]
 
 from infsa_metrics.deletion import PredictMasked
 from infsa_metrics.outputs import Output, class_probabilities, eval_mode, output_tensor
@@ -82,6 +81,7 @@ def black_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: 
 @register_fill("blur")
 def blur_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
     """The image itself under a heavy Gaussian blur: σ = min(H, W) / 8, cut off at 3σ."""
+    from torchvision.transforms.v2.functional import gaussian_blur
 
     def replace(images: Tensor) -> Tensor:
         side = min(images.shape[-2:])

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 Values = Tensor | NDArray[Any] | Sequence[float]
@@ -157,6 +156,8 @@ def _bootstrap_interval(
     x: NDArray[np.float64], confidence: float, resamples: int, seed: int
 ) -> tuple[float, float]:
     """Return the BCa interval of the mean, or where that is undefined the percentile interval."""
+    from scipy import stats  # takes a while to import
+
     if np.ptp(x) == 0:
         return float(x[0]), float(x[0])
     digit = _LAST_DIGIT * np.spacing(abs(x).max())
@@ -187,6 +188,8 @@ def _bootstrap_interval(
 def _sign_flip_p(d: NDArray[np.float64], resamples: int, seed: int) -> float:
     if len(d) < 2:  # both signs of a single difference are equally extreme
         return 1.0 if len(d) else np.nan
+    from scipy import stats
+
     test = stats.permutation_test(
         (d,),
         np.mean,
