@@ -115,7 +115,7 @@ def _reason(path: Path, error: Exception) -> str:
     if not isinstance(error, pickle.UnpicklingError):
         return f"{type(error).__name__}: {error}".splitlines()[0]
     try:  # PyTorch's message advises to run the file
-        objects = get_unsafe_globals_in_checkpoint(path)
+        objects = sorted(get_unsafe_globals_in_checkpoint(path))
     except Exception:  # damaged, or of an old format
         objects = []
     if not objects:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from infsa_explain.__main__ import main
 from infsa_explain.bench import Setting, plan
-from infsa_explain.data import PhotoDigits
+from infsa_explain.data import PhotoDigits, limited
 from infsa_explain.evaluate import Alignment, Boxes, Sanity
 from infsa_explain.models import load
 from infsa_explain.ranges import Range, count
@@ -211,9 +211,14 @@ class TestMeasures:
     def test_more_images_than_can_be_counted(self, refused, command):
         assert f"{WHOLE} 0 to 1000000000, got {HUGE}" in refused(command, "--limit", HUGE)
 
-    def test_digits(self):
-        with pytest.raises(ValueError, match=f"^seed {WHOLE} 0 to 9223372036854775807, got -1"):
-            PhotoDigits("val", 1, seed=-1)
+    @pytest.mark.parametrize("seed", [-1, 2**63, 0.5])
+    def test_seeds(self, seed):
+        for draw in (
+            lambda: PhotoDigits("val", 1, seed=seed),
+            lambda: limited(PhotoDigits("val", 2), 1, seed=seed),
+        ):
+            with pytest.raises(ValueError, match=f"^seed {WHOLE} 0 to 9223372036854775807, got"):
+                draw()
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
