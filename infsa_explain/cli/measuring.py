@@ -319,6 +319,7 @@ def evaluate(
     """
     from .. import evaluate
 
+    curve_steps, which_boxes = number_of_steps(steps), chosen_boxes(boxes)
     maps: dict[str, Any] = {
         "methods": method_names(methods),
         "layer": layer,
@@ -331,13 +332,13 @@ def evaluate(
         "morf": lambda: evaluate.Morf(
             **maps,
             fill=fill,
-            steps=number_of_steps(steps),
+            steps=curve_steps,
             floor=floor,
             batch_size=batch_size,
             amp=amp,
             output=chosen_output(output),
         ),
-        "boxes": lambda: evaluate.Boxes(**maps, boxes=chosen_boxes(boxes)),
+        "boxes": lambda: evaluate.Boxes(**maps, boxes=which_boxes),
         "align": lambda: evaluate.Alignment(gamma=gamma, seed=seed),
         "focus": lambda: evaluate.Focus(**maps),
         "sanity": lambda: evaluate.Sanity(**maps),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..centrality import Perron, perron
 from ..functional import key_weights, linear_weights
 from ..graphs import Layer
+from ..ranges import MANY
 from ..solvers import survival_per_head
 from .batches import Batch
 from .rows import Row, number
@@ -66,6 +67,8 @@ class Alignment:
     def check(self, model: nn.Module) -> None:
         if any(k < 2 for k in self.steps):
             raise ValueError(f"steps must each be at least 2, got {list(self.steps)}")
+        if any(k > MANY for k in self.steps):
+            raise ValueError(f"steps must each be at most {MANY}, got {list(self.steps)}")
         if self.side not in ("left", "right"):
             raise ValueError(f"side must be 'left' or 'right', got {self.side!r}")
 

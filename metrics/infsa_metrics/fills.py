@@ -58,7 +58,13 @@ def mean_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: i
 @register_fill("black")
 def black_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
     """Black before normalisation: (0 − mean) / std in each channel."""
-    if mean is None or std is None or len(mean) != len(std) or min(std, default=0) <= 0:
+    if (
+        mean is None
+        or std is None
+        or len(mean) != len(std)
+        or min(std, default=0) <= 0
+        or not all(map(math.isfinite, [*mean, *std]))
+    ):
         got = f"mean={mean}, std={std}"
         raise ValueError(f"mean, std: expected one mean and one std > 0 a channel, got {got}")
     colour = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)

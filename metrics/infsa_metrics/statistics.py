@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -72,8 +73,8 @@ def bootstrap_mean(
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number in (0, 1), got {confidence}")
-    if resamples < 1:
-        raise ValueError(f"resamples: expected at least 1, got {resamples}")
+    if not isinstance(resamples, Integral) or resamples < 1:
+        raise ValueError(f"resamples: expected at least 1, a whole number, got {resamples}")
     x = _vector("values", values)
     x, excluded = x[~np.isnan(x)], int(np.isnan(x).sum())
     n = len(x)
