@@ -365,7 +365,7 @@ def test_doobs_support():
 def test_doobs_walk_where_links_differ_by_orders_of_magnitude():
     """Two tokens, Â_01 = a and Â_10 = b: h = (1, √(b/a)), and both walks visit alike."""
     for b in (1.0, 1e-10, 1e-30, 1e-45):
-        _, growth = centrality._harmonic(graph(np.array([[0.0, 1.0], [b, 0.0]])))
+        _, growth, _ = centrality._harmonic(graph(np.array([[0.0, 1.0], [b, 0.0]])))
         np.testing.assert_allclose(growth[0, 0], growth[0, 0, 0].expand(2), rtol=1e-9)
         result = doob_visits(graph(np.array([[0.0, 1.0], [b, 0.0]])), 0.5)
         assert result.converged.all()
@@ -404,7 +404,7 @@ def test_doobs_walk_of_a_softmax_graph_is_refused():
 def test_doobs_bound_holds_for_the_chain_of_the_computed_h(pair, gamma, tol):
     op = AttentionOperator(*pair)
     result = doob_visits(op, gamma, tol=tol)
-    h, _ = centrality._harmonic(op)
+    h, *_ = centrality._harmonic(op)
     for head in range(2):
         hs = h[0, head].numpy()
         if not hs.any():

@@ -502,7 +502,7 @@ class TestCentralities:
         assert scores.isfinite().all() and (scores >= 0).all()
         # Every step survives with γρ: as many visits as the geometric series has in all; with at
         # most γc where rounding leaves h inexact.
-        _, growth = centrality._harmonic(op)
+        _, growth, _ = centrality._harmonic(op)
         exact = bool((growth[growth > 0] > (1 - 1e-6) * growth.max()).all())
         if result.converged.all():
             total, most = float(scores.sum()), 1 / float(result.min_absorption)

@@ -12,14 +12,14 @@ import infsa_explain.spectrum as spectrum
 from infsa_explain.operator import AttentionOperator
 from infsa_explain.spectrum import perron
 
-#: EXACT_TOKENS, so that both ways are tested.
-WAYS = pytest.mark.parametrize("exact", [64, 0], ids=["squared", "iterated"])
+#: DENSE_TOKENS: with matrices where products do not settle, and without.
+WAYS = pytest.mark.parametrize("dense", [2048, 0], ids=["matrices", "products"])
 SIDES = pytest.mark.parametrize("side", ["left", "right"])
 
 
 @pytest.fixture
-def way(monkeypatch, exact):
-    monkeypatch.setattr(spectrum, "EXACT_TOKENS", exact)
+def way(monkeypatch, dense):
+    monkeypatch.setattr(spectrum, "DENSE_TOKENS", dense)
 
 
 def operator(batch=2, heads=2, tokens=9, width=4, seed=0, kind="infsa", max_bytes=2**28):
