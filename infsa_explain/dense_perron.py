@@ -184,8 +184,8 @@ def _class(matrix: Matrix, tokens: Indices) -> Class:
 def _inverse_iteration(block: Matrix) -> tuple[Vector, float, float]:
     """The Perron vector of an irreducible matrix and bounds on its radius: the best of a few steps.
 
-    The matrix is balanced first (LAPACK's gebal), by powers of two and so without error: a vector whose entries
-    differ by orders of magnitude is found like any other.
+    The matrix is balanced first (LAPACK's gebal), by powers of two and so without error: a vector
+    whose entries differ by orders of magnitude is found like any other.
     """
     balanced, _, _, scale, _ = dgebal(block, scale=1, permute=0)
     x, best = np.ones(len(block)), (np.ones(len(block)), 0.0, np.inf)

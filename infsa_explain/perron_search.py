@@ -104,41 +104,50 @@ def _ritz_vectors(search: Step, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _bounded(step: Step, x: Tensor, sums: Tensor, goal: float) -> tuple[Tensor, Enclosed]:
-    """Smoothed vectors, to start the next search from, and their bounds.
+    """Vectors to start the next search from, and these vectors smoothed, with their bounds.
 
     Products make tokens that no edge leads to exactly zero, and equals equal.
     """
-    x = _highest(step(x))
     # Walks along x are at token i with a share of about x_i times its sum on the other side.
     hub = (x * sums).argmax(-1, keepdim=True)
-    support = reached(step, torch.zeros_like(x).scatter_(-1, hub, 1.0), ACCESS_STEPS)
-    start, x = x, _highest(x.where(support | ~support.any(-1, keepdim=True), 0.0))
+    support, start = reached(step, torch.zeros_like(x).scatter_(-1, hub, 1.0), x, ACCESS_STEPS)
+    x = _highest(start.where(support | ~support.any(-1, keepdim=True), 0.0))
     image = step(x)
+    spread = torch.full_like(hub[..., 0], torch.inf, dtype=x.dtype)
     for _ in range(SMOOTHING_STEPS):
         lower, upper = enclosed_radius(x, image, support)
-        if bool(((lower == 0) | (upper - lower <= 1e-2 * goal * lower)).all()):
+        # Hitting times are commonly at most as many steps as there are tokens.
+        open_graphs = (upper / lower - 1 > goal / x.shape[-1]) & (upper / lower - 1 < 0.5 * spread)
+        if not bool(open_graphs.any()):
             break
-        start = x = _highest(image)
+        spread = upper / lower - 1
+        x = _highest(image)
         image = step(x)
     return start, enclose(step, x, image, support, hub, tol=goal, limit=WALK_STEPS)
 
 
-def reached(step: Step, start: Tensor, limit: int) -> Tensor:
-    """Which tokens products take a start to, the start included, (B, H, N) bool.
+def reached(step: Step, start: Tensor, x: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    """Which tokens products take a start to, the start included, and what they make of x.
 
     Args:
-        step: the product, of vectors (B, H, N).
+        step: product with the graph.
         start: (B, H, N) zero except at the start.
-        limit: products at most; False everywhere where more would be needed.
+        x: (B, H, N) a vector that goes along, one product at least.
+        limit: products at most.
+
+    Returns:
+        (B, H, N) bool, False everywhere where more products would be needed; x, its maximum 1.
     """
     known = start > 0
     for _ in range(limit):
-        wider = known | (step(known.double()) > 0)
-        complete = (wider == known).all(-1, keepdim=True)
-        if bool(complete.all()):
-            return known
+        x, arrived = step(torch.stack([x, known.to(x)], dim=-1)).unbind(-1)
+        x = _highest(x)
+        wider = known | (arrived > 0)
+        complete = ((wider == known) | wider.all(-1, keepdim=True)).all(-1, keepdim=True)
         known = wider
-    return known & complete
+        if bool(complete.all()):
+            break
+    return known & complete, x
 
 
 def _better(a: Enclosed, b: Enclosed) -> Enclosed:

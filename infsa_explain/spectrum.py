@@ -142,9 +142,9 @@ def perron(
         raise ValueError(f"the right Perron vector {CONSTANT_ON_SOFTMAX}")
     op64, left = op.double, side == "left"
     step = Counted(multiply(op64, left))
-    acyclic = _acyclic(step.step, op64.ones())
-    # A matrix costs about as much as N/20 Krylov spaces of its graph.
-    spare = 20 * acyclic.numel() // op.num_tokens if op.num_tokens <= DENSE_TOKENS else 0
+    acyclic = _acyclic(step.step, op64.column_sums() if left else op64.row_sums())
+    # A matrix costs about as much as N/20 Krylov spaces of its graph, or one where that is small.
+    spare = (20 * acyclic.numel() + 256) // op.num_tokens if op.num_tokens <= DENSE_TOKENS else 0
     found, second = search(
         op, step, acyclic, left=left, tol=tol, max_iterations=max_iterations, spare=spare
     )
@@ -187,22 +187,28 @@ def perron(
     )
 
 
-def _acyclic(step: Step, alive: Tensor) -> Tensor:
+def _acyclic(step: Step, sums: Tensor) -> Tensor:
     """Which graphs have no cycle (ρ = 0), (B, H) bool.
 
-    Tokens that nothing leads to are on no cycle; they are peeled off until none is left or
-    each that is left has a predecessor.
+    Tokens that nothing leads to are on no cycle; they are peeled off until none is left or each
+    that is left has a predecessor.
+
+    Args:
+        step: product with the graph.
+        sums: (B, H, N) that of the vector of ones.
     """
-    while True:
-        left = alive * (step(alive) > 0)
-        if torch.equal(left, alive):
-            return (alive == 0).all(-1)
+    left = (sums > 0).to(sums)
+    alive = torch.ones_like(left)
+    while not torch.equal(left, alive):
         alive = left
+        left = alive * (step(alive) > 0)
+    return (alive == 0).all(-1)
 
 
 def _connected(op: AttentionOperator) -> Tensor:
     """Which graphs are one strongly connected part, and so have one Perron vector, (B, H) bool."""
     first = torch.zeros_like(op.ones())
     first[..., 0] = 1
-    both = [reached(step, first, op.num_tokens) for step in (op.apply, op.apply_transposed)]
+    steps = op.apply, op.apply_transposed
+    both = [reached(step, first, first, op.num_tokens)[0] for step in steps]
     return torch.stack(both).all(0).all(-1)
