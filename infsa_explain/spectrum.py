@@ -159,11 +159,10 @@ def perron(
                 dense = perron_of_chain(matrix)
             else:
                 dense = perron_of_matrix(matrix.T if left else matrix)
-            if unique[at] and found.distance[at] <= dense.enclosed.distance:
-                continue
-            for whole, part in zip(found, dense.enclosed, strict=True):
-                whole[at] = part
             unique[at], several[at] = dense.unique, dense.several
+            if dense.enclosed.distance < found.distance[at] or several[at]:
+                for whole, part in zip(found, dense.enclosed, strict=True):
+                    whole[at] = part
     elif bool(missing.any()):
         unique |= _connected(op64)
     x = found.vector / found.vector.norm(dim=-1, keepdim=True)

@@ -22,7 +22,7 @@ def exact_perron(matrix):
     """The right Perron vector of a non-negative matrix, and whether there is one only.
 
     By (I + M/m) to the power of 2^130: its columns become Perron vectors, or vanish beside others.
-    Eigenvalues that differ by 1e-40 are told apart, and Jordan blocks of up to eight have converged to 1e-39.
+    Eigenvalues that differ by 1e-38 are told apart; Jordan blocks of up to eight converge to 1e-39.
 
     Args:
         matrix: (N, N) numbers, whose exact values count; with a cycle.

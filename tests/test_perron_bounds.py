@@ -113,9 +113,7 @@ def check(result, exact, unique, tol, equal=False):
 @WAYS
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("side", ["left", "right"])
-@given(
-    seed=st.integers(0, 2**31), n=st.integers(2, 8), tol=st.sampled_from([1e-2, 1e-6, 1e-13])
-)
+@given(seed=st.integers(0, 2**31), n=st.integers(2, 8), tol=st.sampled_from([1e-2, 1e-6, 1e-13]))
 def test_the_bound_on_a_perron_vector_holds(dense, family, side, seed, n, tol):
     op = graph(FAMILIES[family](np.random.default_rng(seed), n))
     with pytest.MonkeyPatch.context() as patch:
