@@ -248,7 +248,8 @@ def doob_visits(
         tol=tol,
     )
     moved = torch.where(relative < 1, 2 * relative / (1 - relative), torch.inf)
-    bound = solution.error_bound + moved * (1 + solution.error_bound)
+    bound = solution.error_bound * (1 + moved) + moved
+    bound = bound.nan_to_num(nan=torch.inf, posinf=torch.inf)
     nan = torch.nan
     return Centrality(
         torch.where(defined[..., None], solution.x, nan),

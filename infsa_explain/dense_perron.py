@@ -37,7 +37,7 @@ from .perron_bounds import (
 
 __all__ = ["Found", "perron_of_chain", "perron_of_matrix"]
 
-#: Radii closer than this, relative, are equal as far as float64 can tell.
+#: Radii whose bounds overlap, and are this close, are equal as far as float64 can tell.
 SAME = 1e-11
 UNIT = float(np.finfo(np.float64).eps) / 2
 #: Tokens taken out at once.
@@ -175,17 +175,17 @@ def _top_classes(matrix: Matrix, graph: csr_array) -> list[Class]:
     for index in np.argsort(limits)[::-1]:
         if limits[index] < best or limits[index] == 0:
             break
-        found.append(_class(matrix, members[index]))
+        found.append(_class(matrix, members[index], limits[index]))
         best = max(best, found[-1].lower)
     return [c for c in found if c.upper >= best]
 
 
-def _class(matrix: Matrix, tokens: Indices) -> Class:
+def _class(matrix: Matrix, tokens: Indices, limit: float) -> Class:
     if len(tokens) == 1:
         radius = float(matrix[tokens[0], tokens[0]])
         return Class(tokens, np.ones(1), radius, radius)
     vector, lower, upper = _inverse_iteration(matrix[np.ix_(tokens, tokens)])
-    return Class(tokens, vector, lower, upper)
+    return Class(tokens, vector, lower, min(upper, limit))
 
 
 def _inverse_iteration(block: Matrix) -> tuple[Vector, float, float]:
@@ -195,18 +195,12 @@ def _inverse_iteration(block: Matrix) -> tuple[Vector, float, float]:
     whose entries differ by orders of magnitude is found like any other.
     """
     balanced, _, _, scale, _ = dgebal(block, scale=1, permute=0)
-    x, best = np.ones(len(block)), (np.ones(len(block)), 0.0, np.inf)
-    idle = 0
+    x, best, idle = np.ones(len(block)), (np.ones(len(block)), 0.0, np.inf), 0
     while idle < 3:
-        image = balanced @ x
-        lower, upper = _radius(x, image)
-        idle += 1
-        if upper - lower < 0.5 * (best[2] - best[1]):
-            idle = 0
+        lower, upper = _radius(x, balanced @ x)
+        idle = 0 if upper - lower < 0.9 * (best[2] - best[1]) else idle + 1
         if upper - lower < best[2] - best[1]:
             best = x, lower, upper
-        if not np.isfinite(upper):
-            break
         try:
             x = np.abs(np.linalg.solve(upper * np.eye(len(block)) - balanced, x))
         except np.linalg.LinAlgError:

@@ -63,8 +63,8 @@ class Perron:
         unique: (B, H) bool, whether it is proven that there is one Perron vector.
         resolved: (B, H) bool, whether it is known that there is one, and it has converged; or that
             there are several, or none. There are several where parts of the graph that cannot reach
-            one another have the largest spectral radius; radii within 1e-11 of each other count as
-            equal.
+            one another have the largest spectral radius. Radii count as equal where rounding hides
+            the difference.
         second: (B, H) modulus of the second largest eigenvalue, counted with multiplicity: ρ where
             there are several vectors or the graph is periodic, 0 for a single token, NaN without
             cycles. Up to 64 tokens from all eigenvalues; beyond, an estimate (the second largest
@@ -168,7 +168,7 @@ def perron(
     x = found.vector / found.vector.norm(dim=-1, keepdim=True)
     image = step(x)
     middle = (found.lower + found.upper) / 2
-    value = torch.where(middle.isfinite(), middle, (x * image).sum(-1))
+    value = torch.where(middle.isfinite(), middle, image.norm(dim=-1))
     undefined = acyclic | several
     converged = ~undefined & (found.distance <= tol)
     second = torch.where(several, value, torch.minimum(second, value))

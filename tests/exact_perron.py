@@ -1,4 +1,4 @@
-"""Perron vectors in integers of 1,000 bits, the truth that bounds are tested against."""
+"""Perron vectors in integers of 1,600 bits, the truth that bounds are tested against."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 
-BITS = 1000
-SQUARINGS = 130
+BITS = 1600
+SQUARINGS = 200
 
 
 def _integers(matrix):
@@ -21,8 +21,8 @@ def _integers(matrix):
 def exact_perron(matrix):
     """The right Perron vector of a non-negative matrix, and whether there is one only.
 
-    By (I + M/m) to the power of 2^130: its columns become Perron vectors, or vanish beside others.
-    Eigenvalues that differ by 1e-38 are told apart; Jordan blocks of up to eight converge to 1e-39.
+    By (I + M/m) to the power of 2^200: its columns become Perron vectors, or vanish beside others.
+    Eigenvalues that differ by 1e-60 are told apart; Jordan blocks of up to eight converge to 1e-60.
 
     Args:
         matrix: (N, N) numbers, whose exact values count; with a cycle.
