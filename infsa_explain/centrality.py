@@ -245,7 +245,7 @@ def doob_visits(
         norm=1,
         contraction=1 - absorption.amin(-1),
         rounding=sum_rounding(op.num_tokens),
-        tol=tol,
+        tol=0.9 * tol,  # the rest is for h
     )
     moved = torch.where(relative < 1, 2 * relative / (1 - relative), torch.inf)
     bound = solution.error_bound * (1 + moved) + moved

@@ -22,6 +22,8 @@ from .registry import Method, MethodNotApplicable, Request, get_method
 
 __all__ = ["Explanation", "explain", "explain_graphs"]
 
+PERRON_FIELDS = ("error_bound", "residual", "converged", "unique", "resolved", "value", "second")
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -35,7 +37,9 @@ class Explanation:
         heads: indices of the heads that were used, or None for a method of the whole model.
         diagnostics: of the layers used, each (L, B, H): ``dead_heads`` bool (a control uses none,
             and has those of all), and where the method has them ``min_absorption``,
-            ``invalid_rows``, ``error_bound`` (relative), ``residual``, ``converged``, ``unique``.
+            ``invalid_rows``, ``error_bound`` (of the scores, relative; of a Perron vector, unit
+            2-norm), ``residual``, ``converged``, ``unique``, ``resolved``, ``value``, ``second``.
+            The bound of a method of the whole model, such as ``series``, is (B,).
         logits: (B, C), of the pass that was explained.
     """
 
@@ -128,11 +132,12 @@ def explain_graphs(
         layers: tuple[int, ...] = () if method.control else tuple(range(depth))
         used_heads = None
         results = []
-        tokens = method.scores(graphs, request).float()
+        whole = method.scores(graphs, request)
+        tokens = (whole.scores if isinstance(whole, Centrality) else whole).float()
         alive = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
         tokens = tokens.where(alive, torch.nan)
     else:
-        layers = _layers(layer, depth)
+        layers, whole = _layers(layer, depth), None
         used_heads = tuple(range(heads)) if head is None else (layer_index(head, heads, "head"),)
         results = [method.scores(graphs.layer(i), request, graphs) for i in layers]
         per_layer = [
@@ -142,6 +147,8 @@ def explain_graphs(
         tokens = torch.stack(per_layer).nanmean(0).float()
     dead = [dead_heads_of(graphs.layer(i)) for i in layers or range(depth)]
     diagnostics = {"dead_heads": torch.stack(dead), **_diagnostics(results)}
+    if isinstance(whole, Centrality):
+        diagnostics |= {"error_bound": whole.error_bound, "converged": whole.converged}
     maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
     return Explanation(maps, tokens, method.name, layers, used_heads, diagnostics, graphs.logits)
 
@@ -192,7 +199,7 @@ def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tenso
         return {}
     names = {
         Centrality: ("error_bound", "converged", "min_absorption", "invalid_rows"),
-        Perron: ("residual", "converged", "unique", "value", "second"),
+        Perron: PERRON_FIELDS,
     }.get(type(results[0]), ())
     return {name: torch.stack([getattr(result, name) for result in results]) for name in names}
 

@@ -47,7 +47,7 @@ class Request:
 
 
 LayerScores = Callable[[Layer, Request, Graphs], Tensor | Centrality | Perron]
-ModelScores = Callable[[Graphs, Request], Tensor]
+ModelScores = Callable[[Graphs, Request], Tensor | Centrality]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class Method:
         control: whether it looks at nothing the model computed.
         class_specific: whether its map is of a class, ``Request.targets``.
         scores: layer scope: (layer, request, graphs) → (B, H, N), a ``Centrality`` or a
-            ``Perron``; model scope: (graphs, request) → (B, N). Prefix tokens included.
+            ``Perron``; model scope: (graphs, request) → (B, N), or a ``Centrality`` of that shape.
+            Prefix tokens included.
         summary: one line, from the docstring.
     """
 
