@@ -332,8 +332,10 @@ def test_degree_and_perron_by_hand(kind):
     result = explain(model, x, "perron")
     same(result.maps, by_hand(left), 1e-5)
     same(result.diagnostics["value"][0], values.real.max(-1), 1e-5)
-    assert result.diagnostics["unique"].all()
+    assert result.diagnostics["unique"].all() and result.diagnostics["resolved"].all()
     assert result.diagnostics["residual"].max() <= 1e-6
+    assert result.diagnostics["error_bound"].shape == (1, 2, 8)
+    assert result.diagnostics["error_bound"].max() <= 1e-6
 
 
 def test_tokenrank_by_hand():
@@ -385,6 +387,9 @@ def test_series_by_hand(kind):
     result = explain(model, x, "series")
     same(result.tokens, total.mean(-2))
     assert (result.layers, result.heads) == ((0, 1, 2), None)
+    assert result.diagnostics["converged"].tolist() == [True, True]
+    bound = result.diagnostics["error_bound"]
+    assert bound.shape == (2,) and (bound > 1e-16).all() and (bound < 1e-13).all()
 
 
 def test_attention_by_hand():

@@ -23,6 +23,7 @@ from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Accuracy, Boxes, Focus, Infidelity, Morf, Sanity, measure
 from infsa_explain.families import classifies, model_output
 from infsa_explain.methods import applicable_methods, get_method
+from infsa_explain.report import Report
 
 OF_A_CLASS = [name for name in applicable_methods({"softmax"}) if get_method(name).class_specific]
 DIGITS = PhotoDigits("val", 3)
@@ -368,3 +369,22 @@ def test_names_of_timm_without_classes():
     assert model_output(model) == "embedding"
     assert capture(model, torch.zeros(1, 3, 112, 112)).output == "embedding"
     assert capture(build("linear"), images()).output == "auto"
+
+
+# ---------------------------------------------------------------- no map
+
+
+@pytest.mark.filterwarnings("ignore:gradcam has no map for some images")
+def test_images_without_a_map_are_counted_and_no_table_is_of_them_alone():
+    model = small_vit()
+    nn.init.zeros_(model.head.weight)
+    rows = measure(model, DIGITS, Boxes(methods=("gradcam", "visits")))
+    lacking = [row for row in rows if row.get("no_map")]
+    assert [row["method"] for row in lacking] == ["gradcam"] * 3
+    # A constant map: all pixels tie, and precision is the prevalence at every recall.
+    assert all(row["ap"] == pytest.approx(row["prevalence"]) for row in lacking)
+    with pytest.raises(ValueError, match="gradcam has no map of any image with model"):
+        Report(rows)
+    del lacking[0]["no_map"]
+    (table,) = Report(rows).tables()
+    assert table.note.endswith("no map, counted as a constant one: gradcam of model, 2 of 3 rows")

@@ -204,9 +204,10 @@ def _by_name(data: ImageData, names: Sequence[str], used: Sequence[int]) -> Imag
     found = _matches(data, names)
     lacking = [label for label in used if label >= len(found) or len(found[label]) != 1]
     if lacking:
-        shown = [data.classes[i] for i in lacking if i < len(found)]
-        several = [name for name, i in zip(shown, lacking, strict=False) if len(found[i]) > 1]
-        verb = "are the names of several" if several == shown else "are not among the names"
+        shown = [data.classes[i] if i < len(found) else f"number {i}" for i in lacking]
+        several = all(i < len(found) and len(found[i]) > 1 for i in lacking)
+        verb = "is" if len(shown) == 1 else "are"
+        verb += " among the names of several" if several else " not among the names"
         raise LabelMismatch(
             f"{_several(shown)} of {data.name!r} {verb} of the model's {len(names)} classes "
             f"({_few(list(map(first_synonym, names)))}); {_mend(names)}"

@@ -132,6 +132,8 @@ class Batch:
 
     def __init__(self, subject: Subject, samples: Sequence[Sample]) -> None:
         self.subject, self.samples = subject, list(samples)
+        #: Images without a map, by method: every head is dead, or a gradient is zero.
+        self.missing: dict[str, set[str]] = {}
         self._untrained: dict[int, Graphs] = {}
         self._explanations: dict[Any, Explanation] = {}
 
@@ -217,6 +219,9 @@ class Batch:
                 gamma=options.gamma,
                 seeds=self.seeds,
             )
+            none = self._explanations[key].maps.isnan().all(-1).all(-1).tolist()
+            lacking = {seed for seed, lacks in zip(self.seeds, none, strict=True) if lacks}
+            self.missing.setdefault(method, set()).update(lacking)
         return self._explanations[key]
 
     def explanations(self, options: MapOptions) -> Iterator[tuple[str, Explanation]]:

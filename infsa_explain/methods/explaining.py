@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "Target", "explain", "explain_graphs"]
 
+PERRON_FIELDS = ("error_bound", "residual", "converged", "unique", "resolved", "value", "second")
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -50,7 +52,9 @@ class Explanation:
         diagnostics: of the layers used, each (L, B, H), NaN (``dead_heads``: false) for heads that
             a layer with fewer lacks: ``dead_heads`` bool (a control uses none,
             and has those of all), and where the method has them ``min_absorption``,
-            ``invalid_rows``, ``error_bound`` (relative), ``residual``, ``converged``, ``unique``.
+            ``invalid_rows``, ``error_bound`` (of the scores, relative; of a Perron vector, unit
+            2-norm), ``residual``, ``converged``, ``unique``, ``resolved``, ``value``, ``second``.
+            The bound of a method of the whole model, such as ``series``, is (B,).
         logits: (B, C), of the pass that was explained.
         framing: where the model's preprocessing puts an image; None where the model does not say,
             or the images were of another size than it makes them.
@@ -224,11 +228,12 @@ def explain_graphs(
     if method.scope == "model":
         layers: tuple[int, ...] = () if method.control else tuple(range(depth))
         results = []
-        tokens = method.scores(graphs, request).float()
+        whole = method.scores(graphs, request)
+        tokens = (whole.scores if isinstance(whole, Centrality) else whole).float()
         alive = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
         tokens = tokens.where(alive, torch.nan)
     else:
-        layers = _layers(layer, depth)
+        layers, whole = _layers(layer, depth), None
         if method.heads:
             used_heads = _heads(graphs, layers, head)
         results = [method.scores(graphs.layer(i), request, graphs) for i in layers]
@@ -239,6 +244,8 @@ def explain_graphs(
         tokens = torch.stack(per_layer).nanmean(0).float()
     dead = [dead_heads_of(graphs.layer(i)) for i in layers or range(depth)]
     diagnostics = {"dead_heads": _stack(dead, fill=False), **_diagnostics(results)}
+    if isinstance(whole, Centrality):
+        diagnostics |= {"error_bound": whole.error_bound, "converged": whole.converged}
     maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
     _warn_of_missing(maps, method)
     return Explanation(
@@ -347,7 +354,7 @@ def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tenso
         return {}
     names = {
         Centrality: ("error_bound", "converged", "min_absorption", "invalid_rows"),
-        Perron: ("residual", "converged", "unique", "value", "second"),
+        Perron: PERRON_FIELDS,
     }.get(type(results[0]), ())
     return {name: _stack([getattr(result, name) for result in results]) for name in names}
 
