@@ -164,7 +164,7 @@ def perron(
                 for whole, part in zip(found, dense.enclosed, strict=True):
                     whole[at] = part
     elif bool(missing.any()):
-        unique |= _connected(op64)
+        unique |= _connected(op64, max_iterations)
     x = found.vector / found.vector.norm(dim=-1, keepdim=True)
     image = step(x)
     middle = (found.lower + found.upper) / 2
@@ -204,10 +204,13 @@ def _acyclic(step: Step, sums: Tensor) -> Tensor:
     return (alive == 0).all(-1)
 
 
-def _connected(op: AttentionOperator) -> Tensor:
-    """Which graphs are one strongly connected part, and so have one Perron vector, (B, H) bool."""
+def _connected(op: AttentionOperator, limit: int) -> Tensor:
+    """Which graphs are one strongly connected part, and so have one Perron vector, (B, H) bool.
+
+    False where that takes more than ``limit`` products to see.
+    """
     first = torch.zeros_like(op.ones())
     first[..., 0] = 1
     steps = op.apply, op.apply_transposed
-    both = [reached(step, first, first, op.num_tokens)[0] for step in steps]
+    both = [reached(step, first, first, limit)[0] for step in steps]
     return torch.stack(both).all(0).all(-1)
