@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import io
 import os
@@ -31,6 +32,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         with _warnings_as_lines(debug), ends_when_interrupted():
+            _refuse_blank(sys.argv[1:])
             from .cli import app
 
             code = app(standalone_mode=False)
@@ -69,6 +71,22 @@ def _warnings_as_lines(debug: bool) -> Iterator[None]:
             warnings.formatwarning = as_found
 
 
+def _refuse_blank(arguments: list[str]) -> None:
+    """Refuse an empty value: it often comes from a shell variable that is not set.
+
+    As a path it would be the working folder.
+    """
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        option, equals, value = argument.partition("=")
+        if not argument.strip():
+            name = before if before.startswith("-") else "an argument"
+        elif option.startswith("--") and equals and not value.strip():
+            name = option
+        else:
+            continue
+        raise ValueError(f"{name} is empty; give it a value, or leave it out")
+
+
 def _is_usage(error: Exception) -> bool:
     """Whether the command line itself was wrong; typer brings its own copy of click's errors."""
     return getattr(error, "exit_code", None) == 2
@@ -81,6 +99,8 @@ def _message(error: Exception) -> str:
         text = one_line(error.format_message())  # type: ignore[attr-defined]
         return f"{text} (--help shows the options)"
     text = one_line(str(error)) or type(error).__name__
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        return f"{text}: the standard output could not be written"  # all other files are named
     if isinstance(error, (ValueError, OSError)):
         return text
     if isinstance(error, (MemoryError, RuntimeError)):

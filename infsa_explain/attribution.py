@@ -45,7 +45,8 @@ def captum_attribution(
         :class:`MethodAttribution`.
 
     Raises:
-        ValueError: for an unknown method. What else is wrong shows in ``attribute``.
+        ValueError: for an unknown method, or a layer or a head that the method does not have. What
+            else is wrong shows in ``attribute``.
 
     >>> from timm.models import VisionTransformer
     >>> vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=3, num_heads=2)
@@ -53,7 +54,7 @@ def captum_attribution(
     >>> attributions.shape
     torch.Size([1, 3, 32, 32])
     """
-    get_method(method)
+    get_method(method).check(layer, head)
     maps_of = partial(explain, model, method=method, layer=layer, head=head, gamma=gamma)
     return MethodAttribution(model, maps_of, seeds)
 
@@ -78,13 +79,14 @@ class MethodAttribution(Attribution):  # type: ignore[misc]  # Captum has no typ
 
     @log_usage()  # type: ignore[untyped-decorator]  # NoiseTunnel looks for what it wraps
     def attribute(
-        self, inputs: Inputs, target: int | Sequence[int] | Tensor | None = None
+        self, inputs: Inputs, target: int | str | Sequence[int] | Tensor | None = None
     ) -> Inputs:
         """The method's maps, drawn out to the images' pixels and shared out among the channels.
 
         Args:
             inputs: (B, 3, H, W), as :func:`infsa_explain.explain` takes them.
-            target: the class to explain, one for all or one each; the predicted one if None.
+            target: the class to explain, by number or name, one for all or one each; the predicted
+                one if None.
 
         Returns:
             (B, 3, H, W) float32, alike in every channel: their sum is the map, raw, enlarged
@@ -97,7 +99,10 @@ class MethodAttribution(Attribution):  # type: ignore[misc]  # Captum has no typ
         if isinstance(inputs, tuple):
             (images,) = inputs
             return (self.attribute(images, target),)
-        if target is not None and (single := torch.as_tensor(target)).numel() == 1:
+        if (
+            not (target is None or isinstance(target, str))
+            and (single := torch.as_tensor(target)).numel() == 1
+        ):
             target = single.reshape(())  # one class in a list or tensor is Captum's "for all"
         seeds = self._seeds
         if seeds is not None:

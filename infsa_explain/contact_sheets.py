@@ -24,6 +24,8 @@ def contact_sheet(
     layer: int | str = -1,
     head: int | None = None,
     gamma: float | None = None,
+    target: int | str | None = None,
+    untrained_seed: int = 0,
     scale: ColourScale = "own",
     **display: Unpack[Display],
 ) -> Figure:
@@ -36,11 +38,14 @@ def contact_sheet(
         layer: an index, ``"last"``, or ``"mean"`` over all.
         head: an index, or None for the mean over heads.
         gamma: in place of the models' own γ.
+        target: the class to explain, by number or name; the predicted one if None.
+        untrained_seed: of the fresh weights, for ``untrained-`` methods.
         scale: ``"own"`` for every map, one for each ``"row"``, or one ``"shared"`` by all.
         **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
 
     Returns:
-        A figure apart from pyplot's state. What a model predicts stands above its first map.
+        A figure apart from pyplot's state. What a model predicts stands above its first map; layer
+        and head, which are for the methods that have them, stand below.
 
     Raises:
         ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or without
@@ -62,13 +67,34 @@ def contact_sheet(
     for sample in samples:
         panels: list[Panel | None] = []
         for name, model in models.items():
-            seen = view(model, sample.image, boxes=sample.boxes, seed=sample.image_id)
+            seen = view(
+                model,
+                sample.image,
+                boxes=sample.boxes,
+                seed=sample.image_id,
+                untrained_seed=untrained_seed,
+            )
+            looks = seen.explain_all(methods, layer, head, gamma, target)
             if not panels:
                 panels.append(Panel(seen.pixels, None, "" if rows else "image", seen.boxes))
-            for i, method in enumerate(methods):
+            for i, (method, look) in enumerate(zip(methods, looks, strict=True)):
                 lines = [] if rows else [f"{name}, {method}"]
                 lines.append("" if i else seen.prediction)
-                scores = seen.explain(method, layer, head, gamma).scores
-                panels.append(Panel(seen.pixels, scores, "\n".join(lines), seen.boxes))
+                panels.append(Panel(seen.pixels, look.scores, "\n".join(lines), seen.boxes))
         rows.append(panels)
-    return draw(rows, scale=scale, **display)
+    caption = _choice(layer, head, gamma, target)
+    return draw(rows, scale=scale, caption=caption, **display)
+
+
+def _choice(
+    layer: int | str, head: int | None, gamma: float | None, target: int | str | None
+) -> str:
+    """What was chosen for the methods that have it, such as "last layer, mean over heads"."""
+    words = {"-1": "last layer", "last": "last layer", "mean": "mean over layers"}
+    facts = [
+        words.get(str(layer), f"layer {layer}"),
+        "mean over heads" if head is None else f"head {head}",
+        "" if gamma is None else f"γ {gamma:.2f}",
+        "" if target is None else f"of class {target}",
+    ]
+    return ", ".join(filter(None, facts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
@@ -21,8 +21,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from .heatmap import Display, Scale, overlay, scale_of, to_map
-from .pixels import AnyArray, AnyImage, to_array, to_pixels
+from .heatmap import Display, Scale, check_aspect, overlay, scale_of, to_map, whole
+from .pixels import AnyArray, AnyImage, Region, to_array, to_pixels
 
 __all__ = ["ColourScale", "Drawing", "Panel", "balanced", "draw", "figure", "grid", "table"]
 
@@ -57,12 +57,15 @@ class Panel(NamedTuple):
             throughout, as that of a dead head is, is not drawn: the image is greyed instead.
         title: a line above, or several.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges, half-open, outlined.
+        region: the rectangle that the map covers, as for :func:`infsa_explain.overlay`; None for
+            all of the pixels.
     """
 
     pixels: NDArray[np.uint8]
     scores: AnyArray | None = None
     title: str = ""
     boxes: ArrayLike | None = None
+    region: Region | None = None
 
 
 def figure(
@@ -73,6 +76,7 @@ def figure(
     caption: str = "",
     label: str = "score",
     boxes: ArrayLike | None = None,
+    region: Region | None = None,
     **display: Unpack[Display],
 ) -> Drawing:
     """The image, and its overlay beside a colour bar in raw units.
@@ -84,6 +88,7 @@ def figure(
         caption: a line below.
         label: names the colour bar.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges, half-open, outlined on both.
+        region: the rectangle that the map covers, as for :func:`infsa_explain.overlay`.
         **display: as for :func:`infsa_explain.overlay`.
 
     Returns:
@@ -93,7 +98,8 @@ def figure(
         ValueError: as :func:`infsa_explain.overlay`.
     """
     pixels = to_pixels(image, display.pop("mean", None), display.pop("std", None))
-    panels = [Panel(pixels, None, "image", boxes), Panel(pixels, scores, "", boxes)]
+    _check_place(pixels, [scores], region)
+    panels = [Panel(pixels, None, "image", boxes), Panel(pixels, scores, "", boxes, region)]
     return draw([panels], title=title, caption=caption, label=label, width=3.4, **display)
 
 
@@ -107,6 +113,7 @@ def grid(
     caption: str = "",
     label: str = "",
     boxes: ArrayLike | None = None,
+    region: Region | None = None,
     **display: Unpack[Display],
 ) -> Drawing:
     """The image and several maps of it, each with its title and colour bar.
@@ -121,6 +128,7 @@ def grid(
         caption: a line below.
         label: names the colour bars.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges, half-open, outlined on every panel.
+        region: the rectangle that the maps cover, as for :func:`infsa_explain.overlay`.
         **display: as for :func:`infsa_explain.overlay`.
 
     Returns:
@@ -135,8 +143,9 @@ def grid(
     if columns < 1:
         raise ValueError(f"columns must be at least 1, got {columns}")
     pixels = to_pixels(image, display.pop("mean", None), display.pop("std", None))
+    _check_place(pixels, maps.values(), region)
     panels = [Panel(pixels, None, "image", boxes)]
-    panels += [Panel(pixels, scores, name, boxes) for name, scores in maps.items()]
+    panels += [Panel(pixels, scores, name, boxes, region) for name, scores in maps.items()]
     scale: ColourScale = "shared" if shared_scale else "own"
     return draw(
         balanced(panels, columns), scale=scale, title=title, caption=caption, label=label, **display
@@ -152,6 +161,7 @@ def table(
     caption: str = "",
     label: str = "",
     boxes: ArrayLike | None = None,
+    region: Region | None = None,
     **display: Unpack[Display],
 ) -> Drawing:
     """Maps of one image in rows and columns, such as methods × layers.
@@ -164,6 +174,7 @@ def table(
         caption: a line below.
         label: names the colour bars.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges, half-open, outlined on every panel.
+        region: the rectangle that the maps cover, as for :func:`infsa_explain.overlay`.
         **display: as for :func:`infsa_explain.overlay`.
 
     Returns:
@@ -176,17 +187,27 @@ def table(
     if not columns:
         raise ValueError("maps must hold at least one map, got none")
     pixels = to_pixels(image, display.pop("mean", None), display.pop("std", None))
+    _check_place(pixels, [scores for row in maps.values() for scores in row.values()], region)
     rows: list[list[Panel | None]] = []
     for row in maps.values():
         headed = columns if not rows else [""] * len(columns)
         rows.append([None if rows else Panel(pixels, None, "image", boxes)])
         rows[-1] += [
-            Panel(pixels, row[column], heading, boxes) if column in row else None
+            Panel(pixels, row[column], heading, boxes, region) if column in row else None
             for column, heading in zip(columns, headed, strict=True)
         ]
     return draw(
         rows, names=list(maps), scale=scale, title=title, caption=caption, label=label, **display
     )
+
+
+def _check_place(
+    pixels: NDArray[np.uint8], maps: Iterable[AnyArray], region: Region | None
+) -> None:
+    """Warn once of maps that are said to cover an image of another shape."""
+    for shape in dict.fromkeys(tuple(scores.shape) for scores in maps):
+        if region is None and len(shape) == 2:
+            check_aspect(pixels, np.empty(shape))
 
 
 def draw(
@@ -294,7 +315,7 @@ def _show(place: Axes, panel: Panel, scale: Scale | None, display: Display) -> N
     pixels = panel.pixels
     if scale is not None and panel.scores is not None:
         display = {**display, "vmin": scale.low, "vmax": scale.high}
-        pixels = overlay(pixels, panel.scores, **display)
+        pixels = overlay(pixels, panel.scores, region=panel.region or whole(pixels), **display)
     elif panel.scores is not None:
         pixels = (0.2 * pixels + 0.8 * 255).astype(np.uint8)
         place.text(0.5, 0.5, "no map", transform=place.transAxes, fontsize=8, ha="center")
@@ -316,7 +337,7 @@ def _bar(drawn: Figure, scale: Scale, label: str, display: Display, **place: Any
     """A colour bar of an overlay's colours as they are on mid-grey."""
     ground = np.full((1, 256, 3), 128, dtype=np.uint8)
     display = {**display, "vmin": 0, "vmax": 255}
-    colours = overlay(ground, np.arange(256)[None], **display)
+    colours = overlay(ground, np.arange(256)[None], region=whole(ground), **display)
     high = scale.low + max(1.0, abs(scale.low)) if scale.flat else scale.high
     mappable = ScalarMappable(Normalize(scale.low, high), ListedColormap(colours[0] / 255))
     bar = drawn.colorbar(mappable, ticks=MaxNLocator(4), **place)

@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from .figures import ColourScale, Drawing, Panel, draw, grid
-from .heatmap import Display
-from .methods import get_method
+from .graphs import layer_index
+from .heatmap import Display, whole
+from .methods import check_head, get_method
 from .pixels import AnyImage
 from .views import Look, gammas_text, heads_text, layers_text, view
 
@@ -28,6 +29,7 @@ def method_gallery(
     layer: int | str = -1,
     head: int | None = None,
     gamma: float | None = None,
+    target: int | str | None = None,
     columns: int = 6,
     shared_scale: bool = False,
     boxes: ArrayLike | None = None,
@@ -43,6 +45,7 @@ def method_gallery(
         layer: an index, ``"last"``, or ``"mean"`` over all, for methods that score layers.
         head: an index, or None for the mean over heads.
         gamma: in place of the model's own γ.
+        target: the class to explain, by number or name; the predicted one if None.
         columns: panels in a row, at most.
         shared_scale: one colour scale for all methods. By default each has its own.
         boxes: as for :func:`infsa_explain.views.view`, outlined.
@@ -57,19 +60,31 @@ def method_gallery(
             method.
     """
     seen = view(model, image, boxes=boxes, seed=seed)
-    looks = [seen.explain(method, layer, head, gamma) for method in methods]
-    by_layer = [look.facts for look in looks if look.explanation.heads]
-    gammas = gammas_text([gamma for look in looks for gamma in look.gammas])
+    looks = seen.explain_all(methods, layer, head, gamma, target)
     return grid(
         seen.pixels,
         {look.explanation.method: look.scores for look in looks},
         columns=columns,
         shared_scale=shared_scale,
+        region=whole(seen.pixels),
         title=seen.prediction,
-        caption=", ".join(filter(None, [*(by_layer[0][1:3] if by_layer else ()), gammas])),
+        caption=_in_common(looks),
         boxes=seen.boxes,
         **display,
     )
+
+
+def _in_common(looks: Sequence[Look]) -> str:
+    """Layers, heads, γ and class of the maps that have them, in words."""
+    by_layer = [look.explanation for look in looks if get_method(look.explanation.method).layers]
+    heads = [look.explanation.heads for look in looks if look.explanation.heads]
+    facts = [
+        layers_text(by_layer[0].layers) if by_layer else "",
+        heads_text(heads[0]) if heads else "",
+        gammas_text([gamma for look in looks for gamma in look.gammas]),
+        next((look.of for look in looks if look.of), ""),
+    ]
+    return ", ".join(filter(None, facts))
 
 
 def layer_table(
@@ -80,6 +95,7 @@ def layer_table(
     layers: Sequence[int] | None = None,
     head: int | None = None,
     gamma: float | None = None,
+    target: int | str | None = None,
     scale: ColourScale = "own",
     boxes: ArrayLike | None = None,
     seed: int | str = 0,
@@ -94,6 +110,7 @@ def layer_table(
         layers: indices, a column each; all if None.
         head: an index, or None for the mean over heads.
         gamma: in place of the model's own γ.
+        target: the class to explain, by number or name; the predicted one if None.
         scale: ``"own"`` for every map, one for each ``"row"``, or one ``"shared"`` by all.
         boxes: as for :func:`infsa_explain.views.view`, outlined.
         seed: identity of the image, for methods that draw.
@@ -108,15 +125,17 @@ def layer_table(
     """
     if not methods:
         raise ValueError("methods must name at least one map method, got none")
+    check_head(methods, head)
     seen = view(model, image, boxes=boxes, seed=seed)
     depth = len(seen.graphs.layers)
-    chosen = list(range(depth)) if layers is None else [layer % depth for layer in layers]
+    chosen = [layer_index(layer, depth) for layer in (range(depth) if layers is None else layers)]
     looks: dict[str, list[Look]] = {}
     for method in methods:
         if get_method(method).scope == "model":
-            looks.setdefault(WHOLE, []).append(seen.explain(method, gamma=gamma))
+            looks.setdefault(WHOLE, []).append(seen.explain(method, gamma=gamma, target=target))
         else:
-            looks[method] = [seen.explain(method, layer, head, gamma) for layer in chosen]
+            own = head if get_method(method).heads else None
+            looks[method] = [seen.explain(method, layer, own, gamma, target) for layer in chosen]
     rows: list[list[Panel | None]] = []
     for name, row in looks.items():
         titles = [f"layer {layer}" for layer in chosen] if not rows else [""] * len(chosen)
@@ -130,6 +149,7 @@ def layer_table(
     every = [look for row in looks.values() for look in row]
     heads = next((look.explanation.heads for look in every if look.explanation.heads), None)
     about = [heads_text(heads), gammas_text([gamma for look in every for gamma in look.gammas])]
+    about.append(next((look.of for look in every if look.of), ""))
     return draw(
         rows,
         names=list(looks),
@@ -147,6 +167,7 @@ def head_gallery(
     *,
     layer: int = -1,
     gamma: float | None = None,
+    target: int | str | None = None,
     columns: int = 5,
     shared_scale: bool = False,
     boxes: ArrayLike | None = None,
@@ -160,6 +181,7 @@ def head_gallery(
         method: a map method that scores each layer and head.
         layer: an index, negative from the end.
         gamma: in place of the model's own γ.
+        target: the class to explain, by number or name; the predicted one if None.
         columns: panels in a row, at most.
         shared_scale: one colour scale for all heads. By default each has its own.
         boxes: as for :func:`infsa_explain.views.view`, outlined.
@@ -170,15 +192,13 @@ def head_gallery(
 
     Raises:
         ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or for a
-            method of the whole model.
+            method without heads.
     """
-    if get_method(method).scope == "model":
-        raise ValueError(
-            f"method must score each head, got {method!r}, which is of the whole model"
-        )
+    if not get_method(method).heads:
+        raise ValueError(f"method must score each head, got {method!r}, which has no heads")
     seen = view(model, image, boxes=boxes)
-    heads = range(seen.graphs.operators[layer].shape[1])
-    looks = [seen.explain(method, layer, head, gamma) for head in heads]
+    heads = range(seen.graphs.layer(layer_index(layer, len(seen.graphs.kinds))).operator.shape[1])
+    looks = [seen.explain(method, layer, head, gamma, target) for head in heads]
     names = [
         ", ".join([f"head {head}", *filter(None, [gammas_text(look.gammas)])])
         for head, look in zip(heads, looks, strict=True)
@@ -189,7 +209,10 @@ def head_gallery(
         columns=columns,
         shared_scale=shared_scale,
         title=seen.prediction,
-        caption=f"{method}, {layers_text(looks[0].explanation.layers)}",
+        region=whole(seen.pixels),
+        caption=", ".join(
+            filter(None, [method, layers_text(looks[0].explanation.layers), looks[0].of])
+        ),
         boxes=seen.boxes,
         **display,
     )
@@ -203,6 +226,7 @@ def side_by_side(
     layer: int | str = -1,
     head: int | None = None,
     gamma: float | None = None,
+    target: int | str | None = None,
     shared_scale: bool = False,
     boxes: ArrayLike | None = None,
     seed: int | str = 0,
@@ -217,6 +241,7 @@ def side_by_side(
         layer: an index, ``"last"``, or ``"mean"`` over all.
         head: an index, or None for the mean over heads.
         gamma: in place of the models' own γ.
+        target: the class to explain, by number or name; the predicted one if None.
         shared_scale: one colour scale for all models. By default each has its own.
         boxes: as for :func:`infsa_explain.views.view`, outlined.
         seed: identity of the image, for methods that draw.
@@ -233,7 +258,7 @@ def side_by_side(
         raise ValueError("models must hold at least one model, got none")
     views = {name: view(model, image, boxes=boxes, seed=seed) for name, model in models.items()}
     first = next(iter(views.values()))
-    looks = [seen.explain(method, layer, head, gamma) for seen in views.values()]
+    looks = [seen.explain(method, layer, head, gamma, target) for seen in views.values()]
     # What all have in common is said once, below.
     facts = list(zip(*(look.facts for look in looks), strict=True))
     common = [texts[0] if len(set(texts)) == 1 else "" for texts in facts]

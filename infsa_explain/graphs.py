@@ -8,14 +8,13 @@ the layers of a model family is said in :mod:`infsa_explain.families`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from infsa_metrics import class_logits, output_tensor
-from infsa_metrics.outputs import Output, eval_mode
+from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
 from .families import (
@@ -34,7 +33,10 @@ from .families import (
 )
 from .functional import INITIAL_GAMMA, linear_weights
 from .operator import AttentionOperator
-from .watching import watching
+from .watching import forward_pass, watching
+
+if TYPE_CHECKING:
+    from .pixels import AnyImage
 
 __all__ = [
     "Graphs",
@@ -192,16 +194,18 @@ def attention_kinds(model: nn.Module) -> set[str]:
     return {family.kind for _, family in attention_layers(model).values()}
 
 
-def layer_index(index: int | str, depth: int, name: str = "layer") -> int:
+def layer_index(
+    index: int | str, depth: int, name: str = "layer", expected: str = "a whole number"
+) -> int:
     """An index, negative from the end, as one from 0 to depth − 1.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is none; ``name`` and ``expected`` say of what, and what else there is.
     """
     try:
         value = int(str(index))  # 1.5 and None are no indices
     except ValueError:
-        raise ValueError(f"{name} must be a number, 'last' or 'mean', got {index!r}") from None
+        raise ValueError(f"{name} must be {expected}, got {index!r}") from None
     if not -depth <= value < depth:
         raise ValueError(
             f"{name} {value} is out of range: the model has {depth} ({name} 0 to {depth - 1})"
@@ -209,7 +213,11 @@ def layer_index(index: int | str, depth: int, name: str = "layer") -> int:
     return value % depth
 
 
-def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = None) -> Graphs:
+def capture(
+    model: nn.Module,
+    images: AnyImage | Iterable[AnyImage],
+    layers: Sequence[int] | None = None,
+) -> Graphs:
     """Run the model once and read the token graph of every layer.
 
     The model runs in eval mode. Several threads may capture from one model at a time.
@@ -217,7 +225,8 @@ def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = Non
     Args:
         model: a supported ViT, or a model with exactly one inside, which keeps the size of the
             images that it passes to it. Its mode, weights and hooks are as found afterwards.
-        images: (B, 3, H, W), normalised as the model expects, on the model's device.
+        images: (B, 3, H, W), normalised as the model expects, on the model's device; or what else
+            :func:`infsa_explain.explain` takes.
         layers: indices of those to read, negative from the end, or None for all. The queries and
             keys of each that is read are kept: of a large image, gigabytes.
 
@@ -237,12 +246,15 @@ def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = Non
     >>> capture(vit, torch.zeros(1, 3, 32, 32), layers=[-1]).indices
     (2,)
     """
+    from .preprocessing import model_input  # which imports timm
+
     model = unwrapped(model)
     families = attention_layers(model)
     vit = vit_of(model)
+    batch = _usable(model_input(model, images))
     depth = len(families)
     wanted = range(depth) if layers is None else {layer_index(index, depth) for index in layers}
-    laid_out = [layout(vit, images)] if vit is model else []
+    laid_out = [layout(vit, batch)] if vit is model else []
     kinds: dict[str, str] = {}  # of the layers that have run
     found: dict[int, Layer] = {}
 
@@ -250,7 +262,7 @@ def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = Non
 
     def enter(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inside["seen"] = first_argument(module, args, kwargs)
-        laid_out.append(_layout_inside(module, inside["seen"], images))
+        laid_out.append(_layout_inside(module, inside["seen"], batch))
 
     def leave(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         inside["given"] = output
@@ -283,13 +295,12 @@ def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = Non
         forward_pass(model),
         torch.no_grad(),
     ):
-        images = _usable(images)
         try:
-            raw = output_tensor(model(images))
+            raw = output_tensor(model(batch))
         except AssertionError as error:  # timm's and torchvision's way to refuse a size
             raise ValueError(f"{type(model).__name__} refuses the images: {error}") from error
     if inside:
-        model, images = _core(model, vit, images, raw, **inside)
+        model, batch = _core(model, vit, batch, raw, **inside)
     if kinds.keys() != families.keys():
         missing = ", ".join(sorted(families.keys() - kinds.keys()))
         raise ValueError(f"attention layers that did not run in the forward pass: {missing}")
@@ -300,7 +311,7 @@ def capture(model: nn.Module, images: Tensor, layers: Sequence[int] | None = Non
         raw,
         laid_out[-1].reads_class_token,
         model,
-        images,
+        batch,
         tuple(kinds.values()),
         tuple(found),
         _output(model, raw),
@@ -347,28 +358,10 @@ def _layout_inside(vit: nn.Module, seen: Any, images: Tensor) -> Layout:
     return layout(vit, seen)
 
 
-@contextmanager
-def forward_pass(model: nn.Module) -> Iterator[None]:
-    """In it a model runs in eval mode, not compiled, outside inference mode.
-
-    Hooks do not see what a compiled model computes, and tensors made in inference mode have no
-    gradient. The model is left as found.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(eval_mode(model))
-        stack.enter_context(torch.inference_mode(False))
-        if any(map(_is_compiled, model.modules())):
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        yield
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return module._compiled_call_impl is not None or unwrapped(module) is not module
-
-
 def _usable(x: Tensor) -> Tensor:
     """A tensor, or a copy of one that was made in inference mode: autograd takes no such."""
-    return x.clone() if x.is_inference() else x
+    with torch.inference_mode(False):
+        return x.clone() if x.is_inference() else x
 
 
 def _layer(
@@ -381,7 +374,7 @@ def _layer(
     operator = AttentionOperator(reading.q, reading.k, graph, scale=reading.scale)
     gamma = reading.gamma
     if gamma is None:
-        gamma = torch.full((operator.shape[1],), INITIAL_GAMMA, device=x.device)
+        gamma = x.new_full((operator.shape[1],), INITIAL_GAMMA, dtype=torch.float32)
     return Layer(operator, gamma.detach().float(), family.kind)
 
 

@@ -10,6 +10,7 @@ How the overlay is drawn, and why:
   apart from grey in hue as well as in lightness (inferno and magma end in near white, which is
   lost on bright photos; cividis is close to grey throughout).
 - Upsampling is bilinear between patch centres, the same that the localisation measures use.
+- Where the model saw a part of the image alone, the rest is darkened grey: it has no score.
 
 :mod:`infsa_explain.figures` sets overlays in figures.
 """
@@ -17,6 +18,7 @@ How the overlay is drawn, and why:
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, TypedDict
 
@@ -25,14 +27,27 @@ import numpy as np
 from matplotlib import colormaps
 from numpy.typing import NDArray
 
-from .pixels import AnyArray, AnyImage, to_array, to_pixels
+from .pixels import AnyArray, AnyImage, Region, to_array, to_pixels
 
-__all__ = ["Display", "Scale", "overlay", "scale_of", "to_map", "upsample"]
+__all__ = [
+    "Display",
+    "Scale",
+    "check_aspect",
+    "overlay",
+    "scale_of",
+    "to_map",
+    "upsample",
+    "whole",
+]
 
 #: Share of ``opacity`` that the lowest score has.
 FLOOR = 0.25
 #: Share of grey in the image below the map, from opacity 0.5 on.
 GREY = 0.8
+#: Brightness that is left to what lies outside the map, from opacity 0.5 on.
+OUTSIDE = 0.4
+#: Patches by which the frame of a map and an image may differ in shape.
+LEEWAY = 0.5
 #: A map whose range is below this share of its values is constant but for rounding.
 FLAT = 1e-6
 
@@ -53,6 +68,7 @@ def overlay(
     image: AnyImage,
     scores: AnyArray,
     *,
+    region: Region | None = None,
     opacity: float = 0.65,
     colormap: str = "viridis",
     percentile: float | None = None,
@@ -64,10 +80,14 @@ def overlay(
     """Draw a patch map over its image, in the image's own size; neither is changed.
 
     Args:
-        image: a Pillow image, an (H, W, 3) array or a (3, H, W) tensor; uint8, or float in
-            [0, 1].
+        image: a path, a Pillow image, an array or a tensor, as
+            :func:`infsa_explain.pixels.to_pixels` takes them.
         scores: (gh, gw) array or tensor, raw; scaled to its own range for display only. A
             constant map is drawn at the low end.
+        region: left, top, right and bottom of the rectangle that the map covers, in pixel edges
+            of the image; it may reach beyond the image. What lies outside is darkened. None for
+            the whole image, with a warning where that is of another shape than the map's frame.
+            :meth:`infsa_explain.Explanation.overlay` knows the rectangle.
         opacity: share of the map's colour at the highest score, 0 (the image as it is) to 1.
         colormap: a name that matplotlib knows.
         percentile: the scale's top, as a percentile of the scores in (0, 100], so that a few
@@ -85,40 +105,109 @@ def overlay(
         ValueError: shapes, types or ranges are not as above, or something is not finite.
 
     >>> import numpy as np
-    >>> grey = np.full((4, 4, 3), 128, dtype=np.uint8)
+    >>> grey = np.full((2, 4, 3), 128, dtype=np.uint8)
     >>> drawn = overlay(grey, np.array([[0.0, 1.0]]))
-    >>> drawn[0, 0].tolist(), drawn[0, 3].tolist()  # a tint of violet; yellow
+    >>> drawn[0, 0].tolist(), drawn[1, 3].tolist()  # a tint of violet; yellow
     ([118, 107, 121], [209, 195, 68])
+    >>> overlay(grey, np.array([[1.0]]), region=(1, 0, 3, 2))[0, 0].tolist()  # outside
+    [51, 51, 51]
     """
     pixels = to_pixels(image, mean, std)
     values = to_map(scores)
+    if region is None:
+        check_aspect(pixels, values)
+        region = whole(pixels)
     scale = scale_of(values, percentile, vmin, vmax)
-    height, width = pixels.shape[:2]
-    return _paint(pixels, scale.fraction(upsample(values, (height, width))), colormap, opacity)
+    enlarged = upsample(values, pixels.shape[:2], region)
+    drawn = _paint(pixels, scale.fraction(enlarged), colormap, opacity)
+    rows, columns = _inside(pixels, region)
+    outside = np.ones(pixels.shape[:2], bool)
+    outside[rows, columns] = False
+    drawn[outside] = _darkened(pixels[outside], opacity)
+    return drawn
 
 
-def upsample(scores: AnyArray, size: tuple[int, int]) -> NDArray[np.float64]:
+def whole(pixels: NDArray[np.uint8]) -> Region:
+    """The rectangle of a whole image (H, W, 3)."""
+    return 0.0, 0.0, float(pixels.shape[1]), float(pixels.shape[0])
+
+
+def check_aspect(pixels: NDArray[np.uint8], scores: AnyArray) -> None:
+    """Warn where a map (gh, gw) of square patches does not cover an image (H, W, 3) as a whole.
+
+    The model saw such an image cropped or squashed, and a map stretched over all of it is off.
+    Differences of up to half a patch are rounding.
+    """
+    (height, width), (rows, columns) = pixels.shape[:2], np.shape(scores)
+    surplus = max(width * rows / height - columns, height * columns / width - rows)
+    if surplus > LEEWAY:
+        warnings.warn(
+            f"the image ({width}×{height} pixels) and the map ({columns}×{rows} patches) differ in "
+            "shape: the model saw the image cropped or squashed, and the map is drawn in the wrong "
+            "place. Use result.overlay(image) of what explain() returns, or pass region",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def upsample(
+    scores: AnyArray, size: tuple[int, int], region: Region | None = None
+) -> NDArray[np.float64]:
     """Enlarge a patch map bilinearly between patch centres (``align_corners=False``).
 
     Args:
         scores: (gh, gw) array or tensor, finite.
         size: (H, W) in pixels.
+        region: left, top, right and bottom of the rectangle that the map covers, in pixel edges;
+            all by default. Pixels outside have the score of the nearest pixel inside.
 
     Returns:
         (H, W) float64, within the range of ``scores``.
 
     Raises:
-        ValueError: ``scores`` is not a finite (gh, gw) map, or ``size`` is not positive.
+        ValueError: ``scores`` is not a finite (gh, gw) map, ``size`` is not positive, or
+            ``region`` is without area.
 
     >>> import numpy as np
     >>> upsample(np.array([[0.0, 1.0]]), (1, 4)).tolist()
     [[0.0, 0.25, 0.75, 1.0]]
+    >>> upsample(np.array([[0.0, 1.0]]), (1, 4), region=(2, 0, 4, 1)).tolist()
+    [[0.0, 0.0, 0.0, 1.0]]
     """
     height, width = size
     if min(height, width) < 1:
         raise ValueError(f"size must be (H, W) of at least one pixel, got {tuple(size)}")
-    enlarged = cv2.resize(to_map(scores), (width, height), interpolation=cv2.INTER_LINEAR)
-    return np.asarray(enlarged, dtype=np.float64)
+    left, top, right, bottom = (0, 0, width, height) if region is None else region
+    if not (right > left and bottom > top):  # NaN fails too
+        raise ValueError(
+            f"region must be left, top, right, bottom of a rectangle with an area, got {region}"
+        )
+    values = to_map(scores)
+    low, high, share = _neighbours(height, top, bottom, values.shape[0])
+    values = values[low] + share[:, None] * (values[high] - values[low])
+    low, high, share = _neighbours(width, left, right, values.shape[1])
+    enlarged: NDArray[np.float64] = values[:, low] + share * (values[:, high] - values[:, low])
+    return enlarged
+
+
+def _neighbours(
+    pixels: int, start: float, end: float, patches: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Along one side: the patches before and after each pixel, and how far it is between them."""
+    centres = (np.arange(pixels) + 0.5 - start) * (patches / (end - start)) - 0.5
+    place = np.clip(centres, 0, patches - 1)
+    low = np.floor(place).astype(np.int64)
+    return low, np.minimum(low + 1, patches - 1), place - low
+
+
+def _inside(pixels: NDArray[np.uint8], region: Region) -> tuple[slice, slice]:
+    """Rows and columns whose centres lie in a rectangle."""
+    (height, width), (left, top, right, bottom) = pixels.shape[:2], region
+    rows, columns = (
+        [min(max(math.ceil(round(edge, 6) - 0.5), 0), side) for edge in edges]
+        for edges, side in (((top, bottom), height), ((left, right), width))
+    )
+    return slice(*rows), slice(*columns)
 
 
 def to_map(scores: AnyArray) -> NDArray[np.float64]:
@@ -187,10 +276,25 @@ def _paint(
         raise ValueError(
             f"colormap must be one of matplotlib's, such as 'viridis', got {colormap!r}"
         )
-    grey = cv2.cvtColor(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     fade = GREY * min(1.0, 2 * opacity)
-    ground = cv2.addWeighted(grey, fade, pixels, 1 - fade, 0)
+    ground = cv2.addWeighted(_grey(pixels), fade, pixels, 1 - fade, 0)
     colour = colormaps[colormap](fraction, bytes=True)[..., :3]
     weight = (opacity * (FLOOR + (1 - FLOOR) * np.sqrt(fraction))).astype(np.float32)
     blended = cv2.blendLinear(np.ascontiguousarray(colour), ground, weight, 1 - weight)
     return np.asarray(blended, dtype=np.uint8)
+
+
+def _darkened(pixels: NDArray[np.uint8], opacity: float) -> NDArray[np.uint8]:
+    """Pixels (n, 3) outside a map: grey and dark, as the image fades below the map."""
+    if not len(pixels):
+        return pixels
+    fade = min(1.0, 2 * opacity)
+    grey = _grey(pixels[None])[0]
+    dark: NDArray[np.uint8] = np.rint((1 - fade) * pixels + fade * OUTSIDE * grey).astype(np.uint8)
+    return dark
+
+
+def _grey(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pixels (H, W, 3) without their colour."""
+    grey = cv2.cvtColor(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    return np.asarray(grey, dtype=np.uint8)

@@ -19,8 +19,8 @@ from torch import nn
 from .contributions import Contributions, contributions
 from .figures import Drawing, figure
 from .graphs import attention_kinds
-from .heatmap import Display, Scale, overlay, scale_of
-from .methods import applicable_methods, get_method
+from .heatmap import Display, Scale, overlay, scale_of, whole
+from .methods import applicable_methods, class_index, get_method
 from .pixels import AnyImage
 from .views import Look, View, class_text, gammas_text, layers_text, view
 
@@ -152,19 +152,25 @@ class Inspector:
 
     def look(self, choice: Choice) -> Look:
         """The map of a choice; kept, for it to be drawn in other colours."""
-        key = choice.method, choice.layer, choice.head, choice.gamma, choice.target
+        place = get_method(choice.method).choice(choice.layer, choice.head)
+        key = choice.method, *place.values(), choice.gamma, choice.target
         if key not in self._looks:
             features = self.view.graphs.output == "embedding"
-            self._looks[key] = self.view.explain(*key[:-1], "embedding" if features else key[-1])
+            self._looks[key] = self.view.explain(
+                choice.method,
+                gamma=choice.gamma,
+                target="embedding" if features else choice.target,
+                **place,
+            )
         return self._looks[key]
 
     def _scale(self, choice: Choice, look: Look) -> Scale:
         if choice.scale not in SCALES:
             raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {choice.scale!r}")
         graphs, looks = self.view.graphs, [look]
-        if get_method(choice.method).scope == "layer" and choice.scale == "all layers":
+        if get_method(choice.method).layers and choice.scale == "all layers":
             looks += [self.look(replace(choice, layer=i)) for i in range(len(graphs.layers))]
-        elif get_method(choice.method).scope == "layer" and choice.scale == "all heads":
+        elif get_method(choice.method).heads and choice.scale == "all heads":
             heads = range(graphs.operators[0].shape[1])
             looks += [self.look(replace(choice, head=i)) for i in heads]
         values = np.concatenate([one.scores.ravel() for one in looks]).astype(np.float64)
@@ -241,9 +247,9 @@ class Inspector:
             caption += ": no map, every head is dead"
         else:
             ends: Display = {**colours, "vmin": scale.low, "vmax": scale.high}
-            pixels = overlay(pixels, values.clip(*scale), **ends)
+            pixels = overlay(pixels, values.clip(*scale), region=whole(pixels), **ends)
         grey = np.full((1, 32, 3), 128, dtype=np.uint8)
-        bar = overlay(grey, np.arange(32.0)[None], **colours)
+        bar = overlay(grey, np.arange(32.0)[None], region=whole(grey), **colours)
         return Picture(title, caption, pixels, values, scale, unit, bar[0])
 
 
@@ -255,8 +261,8 @@ def inspect(
     layer: int | str = -1,
     head: int | None = None,
     gamma: float | None = None,
-    target: int | None = None,
-    label: int | None = None,
+    target: int | str | None = None,
+    label: int | str | None = None,
     boxes: ArrayLike | None = None,
     seed: int | str = 0,
 ) -> InspectorWidget | Drawing:
@@ -273,8 +279,9 @@ def inspect(
         layer: an index, ``"last"``, or ``"mean"`` over all.
         head: an index, or None for the mean over heads.
         gamma: in place of the model's own γ, in (0, 1).
-        target: the class to explain, for methods that are of a class; the predicted one if None.
-        label: the class that the image is of, which the menu of classes then has.
+        target: the class to explain, by number or name, for methods that are of a class; the
+            predicted one if None.
+        label: the class that the image is of, by number or name; the menu of classes has it.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open, outlined.
         seed: identity of the image, for methods that draw.
 
@@ -285,6 +292,9 @@ def inspect(
     Raises:
         ValueError: as :func:`infsa_explain.explain`, or for an image that cannot be read.
     """
+    label, target = (
+        class_index(model, one) if isinstance(one, str) else one for one in (label, target)
+    )
     inspector = Inspector.of(view(model, image, boxes=boxes, seed=seed), label)
     choice = Choice(method, layer, head, gamma, target)
     look = inspector.look(choice)
@@ -298,5 +308,10 @@ def inspect(
 def static(seen: View, look: Look) -> Drawing:
     """The figure that stands for a widget where there is none."""
     return figure(
-        seen.pixels, look.scores, title=seen.prediction, caption=look.caption, boxes=seen.boxes
+        seen.pixels,
+        look.scores,
+        title=seen.prediction,
+        caption=look.caption,
+        boxes=seen.boxes,
+        region=whole(seen.pixels),
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,26 @@ from torchvision.transforms import v2
 from torchvision.tv_tensors import BoundingBoxes
 
 from .families import first_argument, model_of, unwrapped, vit_of
-from .graphs import forward_pass
-from .watching import watching
+from .pixels import (
+    CHANNELS,
+    AnyImage,
+    Region,
+    channels_last,
+    holds_colours,
+    is_array,
+    separate,
+    to_pixels,
+)
+from .watching import forward_pass, watching
 
-__all__ = ["data_config", "frame_boxes", "preprocess", "visible_region"]
+__all__ = [
+    "Framing",
+    "data_config",
+    "frame_boxes",
+    "model_input",
+    "preprocess",
+    "visible_region",
+]
 
 #: How many times longer than wide an image is that is a strip.
 STRIP = 16
@@ -111,21 +128,93 @@ class _Entered(Exception):
     """The ViT inside a model was reached."""
 
 
-def preprocess(model: nn.Module, images: Sequence[NDArray[np.uint8]] | NDArray[np.uint8]) -> Tensor:
+def preprocess(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tensor:
     """Resize, crop and normalise as the model expects.
 
     Args:
         model: a model that :func:`data_config` knows; its device is where the result lies.
-        images: one (H, W, 3) uint8 RGB image or a sequence of them, of any sizes.
+        images: one image or several, of any sizes: a path, a Pillow image, an array or a tensor
+            as :func:`infsa_explain.pixels.to_pixels` takes them, or a sequence of these; or a
+            batch, (B, H, W, C) or (B, C, H, W).
 
     Returns:
-        (B, 3, h, w) float32, normalised.
+        (B, 3, h, w), normalised, on the model's device and of its dtype.
+
+    Raises:
+        ValueError: for what is no image, among it one that is normalised already, or a file that
+            cannot be read.
+
+    >>> import infsa_explain
+    >>> model = infsa_explain.load("infvit_linear_digits")
+    >>> grey, rgba = np.zeros((90, 120)), np.zeros((112, 112, 4), dtype=np.uint8)
+    >>> preprocess(model, [grey, rgba]).shape
+    torch.Size([2, 3, 112, 112])
     """
     transform = create_transform(**data_config(model), is_training=False)
-    batch = [images] if isinstance(images, np.ndarray) and images.ndim == 3 else list(images)
     resize = transform.transforms[0]
-    tensors = [transform(_middle_of_strip(Image.fromarray(image), resize)) for image in batch]
-    return torch.stack(tensors).to(next(model.parameters()).device)
+    tensors = [
+        transform(_middle_of_strip(Image.fromarray(_picture(image)), resize))
+        for image in separate(images)
+    ]
+    return torch.stack(tensors).to(next(model.parameters()))
+
+
+def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tensor:
+    """A batch for a model, of pictures or of what is preprocessed already.
+
+    Args:
+        model: a model that :func:`data_config` knows.
+        images: float tensors or arrays with the channels first, (B, C, H, W), (C, H, W) or a
+            sequence of these, are taken as they are; all else as :func:`preprocess` takes it.
+
+    Returns:
+        (B, C, H, W). A tensor is on its own device and of its own dtype; the rest is as the model.
+
+    Raises:
+        ValueError: as :func:`preprocess`, or for a sequence that mixes the two.
+    """
+    if _is_prepared(images):
+        if isinstance(images, np.ndarray):
+            like = next(model.parameters())
+            images = torch.from_numpy(np.array(images)).to(like)
+        batch: Tensor = images  # type: ignore[assignment]
+        return batch if batch.ndim == 4 else batch[None]
+    singles = separate(images)
+    prepared = [_is_prepared(image) for image in singles]
+    if not any(prepared):
+        return preprocess(model, singles)
+    if not all(prepared):
+        raise ValueError(
+            "images must be all pictures, or all preprocessed (float, channels first), got both"
+        )
+    return torch.cat([model_input(model, image) for image in singles])
+
+
+def _is_prepared(images: Any) -> bool:
+    """Whether this is a float tensor or array with the channels first."""
+    if isinstance(images, Tensor):
+        floating = images.is_floating_point()
+    else:
+        floating = isinstance(images, np.ndarray) and np.issubdtype(images.dtype, np.floating)
+    if not floating or images.ndim not in (3, 4):
+        return False
+    if images.ndim == 4 and isinstance(images, Tensor):  # a model may take any number of channels
+        return images.shape[-1] not in CHANNELS or images.shape[1] in CHANNELS
+    first, last = images.shape[-3] in CHANNELS, images.shape[-1] in CHANNELS
+    return first and (isinstance(images, Tensor) or not last)
+
+
+def _picture(image: AnyImage) -> NDArray[np.uint8]:
+    """The pixels of an image that is not normalised."""
+    if is_array(image):
+        array = channels_last(image)
+        if np.issubdtype(array.dtype, np.floating) and not holds_colours(array):
+            raise ValueError(
+                "a float image must lie in [0, 1], or hold whole numbers up to 255, got "
+                f"[{array.min():.3g}, {array.max():.3g}]; one that is normalised already, with the "
+                "channels first, goes to explain() as it is"
+            )
+    return to_pixels(image)
 
 
 def _middle_of_strip(image: Image.Image, resize: Any) -> Image.Image:
@@ -161,11 +250,81 @@ def _resized(step: transforms.Resize | ResizeKeepRatio, height: int, width: int)
     return list(v2.Resize(step.size)(none).canvas_size)
 
 
+@dataclass(frozen=True)
+class Framing:
+    """Where the input of a model lies in an image: what its resizing and its crop leave.
+
+    Attributes:
+        config: as of :func:`data_config`.
+    """
+
+    config: dict[str, Any]
+
+    def places(self, height: int, width: int) -> list[tuple[float, float]]:
+        """(scale, shift) of the rows and of the columns of an image.
+
+        An edge at x in the image is at ``scale * x + shift`` in the model's input.
+
+        Raises:
+            ValueError: if the preprocessing has a step that cannot be followed.
+        """
+        size, places = [height, width], [(1.0, 0.0)] * 2
+        for step in self._steps():
+            if isinstance(step, RESIZES):
+                target = _resized(step, *size)
+                moves = [(new / old, 0) for new, old in zip(target, size, strict=True)]
+            elif isinstance(step, (transforms.CenterCrop, CenterCropOrPad)):
+                target = list(step.size)
+                moves = [(1.0, _cut(old, new)) for new, old in zip(target, size, strict=True)]
+            elif type(step).__name__ == "MaybePILToTensor":
+                continue
+            else:
+                raise ValueError(f"places cannot follow {type(step).__name__} of the preprocessing")
+            places = [
+                (factor * scale, factor * shift + offset)
+                for (factor, offset), (scale, shift) in zip(moves, places, strict=True)
+            ]
+            size = target
+        return places
+
+    def region(self, height: int, width: int) -> Region:
+        """The rectangle of an image of this size that the model sees.
+
+        It reaches beyond the image where the preprocessing pads it.
+
+        >>> import infsa_explain
+        >>> config = data_config(infsa_explain.load("infvit_linear_digits"))
+        >>> Framing(config).region(448, 672)  # the middle square
+        (112.0, 0.0, 560.0, 448.0)
+        """
+        (y_scale, y_shift), (x_scale, x_shift) = self.places(height, width)
+        rows, columns = self.config["input_size"][1:]
+        left, top = (0.0 - x_shift) / x_scale, (0.0 - y_shift) / y_scale
+        return left, top, left + columns / x_scale, top + rows / y_scale
+
+    def border(self) -> tuple[int, ...]:
+        """The colour that the preprocessing pads with, RGB."""
+        fills = [step.fill for step in self._steps() if isinstance(step, CenterCropOrPad)]
+        fill = fills[0] if fills else 0
+        return tuple(fill) if isinstance(fill, Sequence) else (fill,) * 3
+
+    def _steps(self) -> list[Any]:
+        steps: list[Any] = create_transform(
+            **self.config, is_training=False, normalize=False
+        ).transforms
+        return steps
+
+
+def _cut(side: int, target: int) -> int:
+    """What a centre crop adds to a place along one side; it pads a side that is too short."""
+    return (target - side) // 2 if target > side else -round((side - target) / 2)
+
+
 def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width: int) -> Tensor:
     """Boxes of an image in the frame that the model sees, after its resizing and its crop.
 
     Args:
-        model: a timm model.
+        model: a model that :func:`data_config` knows.
         boxes: (K, 4), x0, y0, x1, y1 in pixel edges of the image, half-open.
         height, width: of the image.
 
@@ -176,43 +335,38 @@ def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width
     Raises:
         ValueError: if the model's preprocessing has a step that boxes cannot follow.
     """
-    framed = BoundingBoxes(  # float64, for integers would be cut
-        torch.as_tensor(boxes, dtype=torch.float64), format="XYXY", canvas_size=(height, width)
-    )
-    for step in create_transform(
-        **data_config(model), is_training=False, normalize=False
-    ).transforms:
-        if isinstance(step, RESIZES):
-            framed = v2.functional.resize(framed, _resized(step, *framed.canvas_size))
-        elif isinstance(step, (transforms.CenterCrop, CenterCropOrPad)):
-            framed = v2.functional.center_crop(framed, list(step.size))
-        elif type(step).__name__ != "MaybePILToTensor":
-            raise ValueError(f"boxes cannot follow {type(step).__name__} of the preprocessing")
-    edges: Tensor = v2.functional.clamp_bounding_boxes(framed).as_subclass(Tensor)
+    framing = Framing(data_config(model))
+    (y_scale, y_shift), (x_scale, x_shift) = framing.places(height, width)
+    rows, columns = framing.config["input_size"][1:]
+    edges = torch.as_tensor(boxes, dtype=torch.float64).reshape(-1, 4).clone()
+    edges[:, 0::2] = (x_scale * edges[:, 0::2] + x_shift).clamp(0, columns)
+    edges[:, 1::2] = (y_scale * edges[:, 1::2] + y_shift).clamp(0, rows)
     edges[:, 2:] = edges[:, 2:].maximum(edges[:, :2])
     return edges
 
 
 def visible_region(model: nn.Module, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The part of an image that the model sees after its crop, at the image's own resolution.
+    """What a model sees of an image, at the image's own resolution.
 
     Args:
-        model: a timm model.
+        model: a model that :func:`data_config` knows.
         image: (H, W, 3) uint8.
 
     Returns:
-        (h, w, 3), a view: the centre crop that :func:`preprocess` resizes to the input size.
+        (h, w, 3): :meth:`Framing.region` in whole pixels. A view of the image where that lies in
+        it; else a copy with the border that the model sees.
     """
-    config = data_config(model)
     height, width = image.shape[:2]
-    target = config["input_size"][1:]
-    ratios = height / target[0], width / target[1]
-    if config.get("crop_mode") != "squash":  # which gives each side its own
-        ratios = min(ratios), min(ratios)
-    # timm resizes so that input_size / crop_pct is covered, then cuts the centre.
-    h, w = (
-        max(1, min(side, round(pixels * ratio * config["crop_pct"])))
-        for side, pixels, ratio in zip((height, width), target, ratios, strict=True)
+    framing = Framing(data_config(model))
+    left, top, right, bottom = (
+        math.floor(round(edge, 6) + 0.5) for edge in framing.region(height, width)
     )
-    top, left = (height - h) // 2, (width - w) // 2
-    return image[top : top + h, left : left + w]
+    right, bottom = max(right, left + 1), max(bottom, top + 1)
+    seen = image[max(top, 0) : bottom, max(left, 0) : right]
+    if seen.shape[:2] == (bottom - top, right - left):
+        return seen
+    framed = np.empty((bottom - top, right - left, 3), np.uint8)
+    framed[:] = framing.border()
+    y, x = max(-top, 0), max(-left, 0)
+    framed[y : y + seen.shape[0], x : x + seen.shape[1]] = seen
+    return framed

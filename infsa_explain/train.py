@@ -35,7 +35,7 @@ from .data.matching import labels_of, match_labels
 from .data.reading import read_json
 from .data.subsets import known_labels
 from .families import class_names
-from .files import replacing, write_text
+from .files import check_folder, make_folder, naming, replacing, write_text
 from .models import load
 from .preprocessing import data_config
 from .recipes import Recipe
@@ -104,8 +104,8 @@ def train(
         FloatingPointError: if the loss is no longer finite.
     """
     folder = Path(out)
+    _must_be_free(folder, recipe, resume)
     data, held_out = _labelled(recipe)
-    _claim(folder, recipe, resume)
     device = torch.device(device)
     torch.manual_seed(recipe.seed)
     model = _start(recipe, data).to(device)
@@ -126,6 +126,7 @@ def train(
         warmup_lr_init=recipe.lr / 100,
         t_in_epochs=False,
     )
+    _claim(folder, recipe)  # not before the model is there: what fails until then leaves nothing
     last, first = folder / "last.pt", 0
     if resume and last.exists():
         state = _read_state(last, device)
@@ -137,7 +138,7 @@ def train(
     for epoch in range(first, recipe.epochs):
         began = time.monotonic()
         _seed_epoch(recipe.seed, epoch)
-        loader = _loader(recipe, epoch, model)
+        loader = _loader(recipe, epoch, model, data)
         loss = _train_epoch(recipe, epoch, loader, model, ema, optimizer, schedule, on_step)
         average = ema.module
         result = Epoch(
@@ -148,7 +149,7 @@ def train(
             gamma_range(average),
             round(time.monotonic() - began, 1),
         )
-        with (folder / "log.jsonl").open("a") as log:
+        with naming(folder / "log.jsonl"), (folder / "log.jsonl").open("a") as log:
             log.write(json.dumps(asdict(result)) + "\n")
         _save_state(
             last,
@@ -268,9 +269,9 @@ def _labelled(recipe: Recipe) -> tuple[ImageData, ImageData]:
 
 
 def _loader(
-    recipe: Recipe, epoch: int, model: VisionTransformer
+    recipe: Recipe, epoch: int, model: VisionTransformer, data: ImageData
 ) -> DataLoader[tuple[Tensor, int, Tensor]]:
-    config, data = data_config(model), _data(recipe, "train")
+    config = data_config(model)
     if isinstance(data, PhotoDigits):
         difficulty = epoch / recipe.window_epochs if epoch < recipe.window_epochs else 1.0
         data = PhotoDigits("train", len(data), recipe.seed * 10_000 + epoch, difficulty)
@@ -331,18 +332,26 @@ def _reorder(model: VisionTransformer, outputs: list[int]) -> None:
             parameter.data = parameter.data[outputs]
 
 
-def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Make the folder this recipe's, or say whose it is."""
-    path, own = folder / "recipe.json", json.loads(json.dumps(asdict(recipe)))
-    if path.exists():
-        if not resume:
-            raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
-        theirs = read_json(path)
-        differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
-        if differ:
-            raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(own, indent=2) + "\n")
+def _must_be_free(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Refuse a folder that holds another run, or this one where it is not to be resumed."""
+    check_folder(folder)
+    path = folder / "recipe.json"
+    if not path.exists():
+        return
+    if not resume:
+        raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
+    own, theirs = json.loads(json.dumps(asdict(recipe))), read_json(path)
+    if not isinstance(theirs, dict):
+        raise ValueError(f"{path} holds no recipe; choose another --out")
+    differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
+    if differ:
+        raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
+
+
+def _claim(folder: Path, recipe: Recipe) -> None:
+    """Make the folder this recipe's."""
+    make_folder(folder)
+    write_text(folder / "recipe.json", json.dumps(asdict(recipe), indent=2) + "\n")
 
 
 def _resume_log(path: Path, epochs: int) -> float:
@@ -358,6 +367,8 @@ def _read_state(path: Path, device: torch.device) -> dict[str, Any]:
     except Exception as error:  # damaged bytes fail in every way there is
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{path} is damaged; remove it to begin anew ({reason})") from error
+    if not isinstance(state, dict) or not {"epoch", "model", "ema", "optimizer"} <= state.keys():
+        raise ValueError(f"{path} holds no state of a training; remove it to begin anew")
     return state
 
 

@@ -12,12 +12,14 @@ from infsa_metrics import class_probabilities
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from .families import model_output
+from .data.matching import first_synonym
+from .families import class_names, model_output
 from .graphs import Graphs, Layer, capture
-from .methods import Method, get_method
-from .methods.explaining import Explanation, explain_graphs, targets_of
+from .methods import Method, check_head, get_method
+from .methods.explaining import Explanation, explain_graphs
 from .methods.registry import Request
-from .pixels import SLACK, AnyImage, to_pixels
+from .methods.targets import targets_of
+from .pixels import AnyImage, channels_last, holds_colours, is_array, to_pixels
 from .preprocessing import data_config, frame_boxes, preprocess, visible_region
 
 __all__ = ["Look", "View", "class_text", "prediction", "view"]
@@ -67,6 +69,7 @@ class View:
         boxes: (K, 4) x0, y0, x1, y1 in pixel edges of ``pixels``, half-open.
         graphs: of one pass of the model.
         seed: identity of the image, for methods that draw.
+        untrained_seed: of the fresh weights, for ``untrained-`` methods.
     """
 
     model: nn.Module
@@ -74,6 +77,7 @@ class View:
     boxes: NDArray[np.float64]
     graphs: Graphs
     seed: int | str
+    untrained_seed: int = 0
 
     @property
     def prediction(self) -> str:
@@ -99,6 +103,7 @@ class View:
             gamma=gamma,
             target=target,
             seeds=[self.seed],
+            untrained_seed=self.untrained_seed,
         )
         heads = explanation.heads
         used = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in gammas]
@@ -109,19 +114,44 @@ class View:
             of = f"of {class_text(self.model, int(shown))}" if named else "of the embedding"
         return Look(explanation, tuple(float(x) for g in used for x in g.flatten()), of)
 
+    def explain_all(
+        self,
+        methods: Sequence[str],
+        layer: int | str = -1,
+        head: int | None = None,
+        gamma: float | None = None,
+        target: int | str | None = None,
+    ) -> list[Look]:
+        """Maps by several methods; a layer and a head are for those that have them.
+
+        Raises:
+            ValueError: as :meth:`explain`, or for a head where a method has none and is no control.
+        """
+        check_head(methods, head)
+        return [
+            self.explain(name, gamma=gamma, target=target, **get_method(name).choice(layer, head))
+            for name in methods
+        ]
+
 
 def view(
-    model: nn.Module, image: AnyImage, *, boxes: ArrayLike | None = None, seed: int | str = 0
+    model: nn.Module,
+    image: AnyImage,
+    *,
+    boxes: ArrayLike | None = None,
+    seed: int | str = 0,
+    untrained_seed: int = 0,
 ) -> View:
     """Run a model on one image, to be explained.
 
     Args:
         model: a supported ViT, in any mode; it is left as found.
-        image: a Pillow image, an (H, W, 3) array, or a (3, H, W) tensor on any device; uint8 or
-            float in [0, 1]. A float image that leaves [0, 1] is taken as it is, normalised and of
-            the model's input size.
+        image: a path, a Pillow image, an array or a tensor, as
+            :func:`infsa_explain.pixels.to_pixels` takes them. A float image whose values are no
+            colours is taken as it is, normalised and of the model's input size.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open.
         seed: identity of the image, for methods that draw.
+        untrained_seed: of the fresh weights, for ``untrained-`` methods.
 
     Returns:
         :class:`View`.
@@ -152,14 +182,14 @@ def view(
         edges = frame_boxes(model, framed.astype(np.float32), *whole.shape[:2])
         zoom = np.array([pixels.shape[1] / batch.shape[3], pixels.shape[0] / batch.shape[2]] * 2)
         framed = edges.numpy() * zoom
-    return View(model, pixels, framed, capture(model, batch), seed)
+    return View(model, pixels, framed, capture(model, batch), seed, untrained_seed)
 
 
 def prediction(model: nn.Module, logits: Tensor) -> str:
     """The predicted class and its probability, such as "predicted: goldfish, 93%".
 
     Args:
-        model: with ``class_names``, or classes are numbers.
+        model: its classes are numbers if :func:`~infsa_explain.families.class_names` has none.
         logits: (C,).
 
     Returns:
@@ -170,14 +200,18 @@ def prediction(model: nn.Module, logits: Tensor) -> str:
         return ""
     probabilities = class_probabilities(logits[None], output)[0]
     best = int(probabilities.argmax())
-    names = getattr(model, "class_names", None)
-    return f"predicted: {names[best] if names else f'class {best}'}, {probabilities[best]:.0%}"
+    return f"predicted: {_name(model, best) or f'class {best}'}, {probabilities[best]:.0%}"
 
 
 def class_text(model: nn.Module, index: int) -> str:
-    """Such as "class goldfish", or "class 3" for a model without ``class_names``."""
-    names = getattr(model, "class_names", None)
-    return f"class {names[index] if names else index}"
+    """Such as "class goldfish", or "class 3" for a model without names."""
+    return f"class {_name(model, index) or index}"
+
+
+def _name(model: nn.Module, index: int) -> str:
+    """What a model calls a class, by its first synonym; empty without names."""
+    names = class_names(model)
+    return first_synonym(names[index]) if names else ""
 
 
 def layers_text(layers: Sequence[int]) -> str:
@@ -205,11 +239,12 @@ def gammas_text(gammas: Sequence[float]) -> str:
 
 def _normalised(image: AnyImage) -> Tensor | None:
     """A float image with values that are no colours, (3, H, W); None for any other."""
-    if isinstance(image, np.ndarray) and image.ndim == 3:
-        image = torch.tensor(np.moveaxis(image, 2, 0))
-    if not isinstance(image, Tensor) or not image.is_floating_point() or not image.numel():
+    if not is_array(image) or image.ndim != 3:
         return None
-    return None if image.min() >= -SLACK and image.max() <= 1 + SLACK else image
+    array = channels_last(image)
+    if not np.issubdtype(array.dtype, np.floating) or holds_colours(array):
+        return None
+    return torch.tensor(np.moveaxis(array, 2, 0))
 
 
 def _recorded(method: Method) -> tuple[Method, list[Tensor]]:

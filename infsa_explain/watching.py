@@ -1,15 +1,19 @@
-"""Hooks that see this thread's passes of a model alone, and are always removed."""
+"""Passes of other people's models: how they are run, and hooks that see this thread's alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import RLock, get_ident
 from typing import Any
 
+import torch
+from infsa_metrics.outputs import eval_mode
 from torch import nn
 
-__all__ = ["watching"]
+from .families import unwrapped
+
+__all__ = ["forward_pass", "watching"]
 
 #: Called before a module runs: (name, module, args, kwargs).
 Before = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any]], None]
@@ -67,3 +71,22 @@ def watching(
         with _LOCK:
             for handle in handles:
                 handle.remove()
+
+
+@contextmanager
+def forward_pass(model: nn.Module) -> Iterator[None]:
+    """In it a model runs in eval mode, not compiled, outside inference mode.
+
+    Hooks do not see what a compiled model computes, and tensors made in inference mode have no
+    gradient. The model is left as found.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(eval_mode(model))
+        stack.enter_context(torch.inference_mode(False))
+        if any(map(_is_compiled, model.modules())):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return module._compiled_call_impl is not None or unwrapped(module) is not module

@@ -76,6 +76,7 @@ def test_rows_do_not_depend_on_the_company_of_other_images(model):
         np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=2e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_a_constant_map_ties_everywhere_and_a_control_nowhere(model):
     class Flat(torch.nn.Module):  # no query, so no weights: every head of every layer is dead
         def forward(self, x):
@@ -208,6 +209,48 @@ def test_untrained_control_is_the_map_of_a_fresh_copy(model):
     np.testing.assert_allclose(own["probabilities"], curve.probabilities[0], atol=2e-6)
     with pytest.raises(ValueError, match="did you mean"):
         choose_methods(model, ["untrained-vists"])
+
+
+@pytest.mark.parametrize("target", ["Three ", "3", 3])
+def test_one_class_for_all(model, target):
+    """By name or number: followed in deletion, and explained by methods that are of a class."""
+    named = copy.deepcopy(model)
+    named.class_names = ["zero", "one", "two", "three", *"456789"]
+    rows = measure(named, DATA, Morf(("gradcam",), steps=6, target=target, floor=0))
+    half = (0.5, 0.5, 0.5)
+    predict = pixel_fill(model, "mean", mean=half, std=half)
+    for row in rows:
+        sample = next(s for s in (DATA[i] for i in range(5)) if s.image_id == row["image"])
+        images = preprocess(model, sample.image)
+        curve = deletion_curve(
+            predict,
+            images,
+            torch.tensor([3]),
+            explain(model, images, "gradcam", target=3).maps,
+            order=row["order"],
+            steps=6,
+            seeds=[sample.image_id],
+        )
+        np.testing.assert_allclose(row["probabilities"], curve.probabilities[0], atol=2e-6)
+        assert row["target"] == 3
+    assert Morf(target=target).floor == 0.01  # p₀ may be anything
+    with pytest.raises(ValueError, match="got 'truth'; the model's .*; or 'predicted', or 'label'"):
+        Morf(("visits",), target="truth").check(named)
+    with pytest.raises(ValueError, match="class of the model, 0 to 9, got"):
+        measure(named, DATA, Morf(("visits",), steps=6, target=10))
+
+
+def test_a_head_is_for_methods_that_have_heads(model):
+    """Controls stand beside them without one; others without heads are refused."""
+    rows = measure(model, DATA, Morf(("degree", "random", "untrained-degree"), head=2, steps=6))
+    heads = {row["method"]: row["head"] for row in rows}
+    assert heads == {"degree": 2, "random": None, "untrained-degree": 2}
+    for name in ("gradcam", "rollout", "relevance", "occlusion"):
+        with pytest.raises(ValueError, match=f"head must be left out for {name}, without heads"):
+            choose_methods(model, ["degree", name, "random"], 2)
+    every = choose_methods(model, None, 2)
+    assert {"visits", "gradient-degree", "random", "centre", "untrained-visits"} <= set(every)
+    assert not {"gradcam", "rollout", "series", "relevance", "smoothgrad"} & set(every)
 
 
 def test_methods_are_checked_before_any_work(model):

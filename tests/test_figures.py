@@ -122,7 +122,7 @@ class TestFigure:
 
     @pytest.mark.parametrize(("value", "text"), [(0.25, "0.25"), (0, "0"), (-1e20, "-1e+20")])
     def test_constant_map_has_one_tick(self, photo, value, text):
-        drawn = figure(photo, np.full((2, 2), value))
+        drawn = figure(photo, np.full((3, 4), value))
         (bar,) = bars(drawn)
         assert bar.get_yticks().tolist() == [value]
         assert bar.get_ylim()[0] == value
@@ -237,6 +237,27 @@ def test_a_figure_shows_itself_in_a_notebook(photo, scores, monkeypatch):
     assert Image.open(io.BytesIO(picture.data)).size == save(drawn)
 
 
+@pytest.mark.parametrize(
+    "draw_maps",
+    [
+        lambda photo, scores, **place: figure(photo, scores, **place),
+        lambda photo, scores, **place: grid(photo, {"a": scores, "b": scores}, **place),
+        lambda photo, scores, **place: table(photo, {"a": {"b": scores}}, **place),
+    ],
+    ids=["figure", "grid", "table"],
+)
+def test_a_map_of_a_crop_is_put_where_it_belongs(scores, draw_maps):
+    """And without a region, it is said that it does not cover the photograph."""
+    wide = np.random.default_rng(2).integers(0, 256, (24, 60, 3), dtype=np.uint8)
+    with pytest.warns(UserWarning, match=r"60×24 pixels.*8×6 patches.* differ in shape") as told:
+        draw_maps(wide, scores)
+    assert len(told) == 1
+    region = (14, 0, 46, 24)
+    drawn = draw_maps(wide, scores, region=region)
+    for panel in panels(drawn)[1:]:
+        np.testing.assert_array_equal(pixels(panel), overlay(wide, scores, region=region))
+
+
 def test_panels_of_different_sizes(photo, scores):
     drawn = draw([[Panel(photo), None, Panel(GREY, scores, "small", [[0, 0, 2, 2]])]])
     assert [pixels(panel).shape for panel in panels(drawn)] == [(24, 32, 3), (12, 16, 3)]
@@ -250,7 +271,8 @@ class TestMethodGallery:
         drawn = method_gallery(model, sample.image, names, layer=1, head=2, gamma=0.9)
         images = infsa_explain.preprocess(model, sample.image)
         for panel, name in zip(panels(drawn)[1:], names, strict=True):
-            scores = infsa_explain.explain(model, images, name, 1, 2, gamma=0.9).maps[0]
+            place = {} if name == "centre" else {"layer": 1, "head": 2, "gamma": 0.9}
+            scores = infsa_explain.explain(model, images, name, **place).maps[0]
             np.testing.assert_array_equal(pixels(panel), overlay(sample.image, scores))
         assert [panel.get_title() for panel in panels(drawn)] == ["image", *names]
         assert drawn.get_supxlabel() == "layer 1, head 2, γ 0.90"
@@ -258,6 +280,19 @@ class TestMethodGallery:
 
     def test_methods_of_the_whole_model_have_no_layer(self, model, sample):
         assert method_gallery(model, sample.image, ["centre", "random"]).get_supxlabel() == ""
+
+    def test_only_what_has_heads_is_said_to_have_them(self, model, sample):
+        """And the class is named, of the methods that have one."""
+        names = ["gradcam", "relevance"]
+        drawn = method_gallery(model, sample.image, names, layer=1, target="3")
+        assert drawn.get_supxlabel() == "layer 1, of class 3"
+        images = infsa_explain.preprocess(model, sample.image)
+        for panel, options in zip(panels(drawn)[1:], ({"layer": 1}, {}), strict=True):
+            name = panel.get_title()
+            scores = infsa_explain.explain(model, images, name, target=3, **options).maps[0]
+            np.testing.assert_array_equal(pixels(panel), overlay(sample.image, scores))
+        with pytest.raises(ValueError, match="head must be left out for gradcam, relevance, "):
+            method_gallery(model, sample.image, ["visits", *names, "random"], head=2)
 
     def test_refuses_no_method(self, model, sample):
         with pytest.raises(ValueError, match="at least one map, got none"):
@@ -286,9 +321,13 @@ class TestLayerTable:
         assert drawn.get_supxlabel() == f"mean of 8 heads, {words_of_gamma}"
         save(drawn)
 
-    def test_refuses_no_method(self, model, sample):
+    def test_refuses(self, model, sample):
         with pytest.raises(ValueError, match="at least one map method, got none"):
             layer_table(model, sample.image, ())
+        with pytest.raises(ValueError, match=r"layer 4 is out of range: the model has 4"):
+            layer_table(model, sample.image, ["visits"], layers=[0, 4])
+        with pytest.raises(ValueError, match="head must be left out for gradcam"):
+            layer_table(model, sample.image, ["visits", "gradcam"], head=0)
 
 
 class TestHeadGallery:
@@ -316,9 +355,14 @@ class TestHeadGallery:
         titles = [panel.get_title() for panel in panels(head_gallery(model, sample.image))[1:]]
         assert titles == [f"head {head}, γ {gamma:.2f}" for head, gamma in enumerate(gammas)]
 
-    def test_refuses_a_method_of_the_whole_model(self, model, sample):
-        with pytest.raises(ValueError, match="must score each head, got 'rollout'"):
-            head_gallery(model, sample.image, "rollout")
+    @pytest.mark.parametrize("method", ["rollout", "gradcam", "random"])
+    def test_refuses_a_method_without_heads(self, model, sample, method):
+        with pytest.raises(ValueError, match=f"must score each head, got '{method}'"):
+            head_gallery(model, sample.image, method)
+
+    def test_refuses_a_layer_that_is_none(self, model, sample):
+        with pytest.raises(ValueError, match="layer 4 is out of range: the model has 4"):
+            head_gallery(model, sample.image, layer=4)
 
 
 class TestSideBySide:
@@ -349,8 +393,9 @@ class TestSideBySide:
             "deep\nlayer 2",
         ]
         assert drawn.get_supxlabel() == "visits, mean of 2 heads, γ 0.90"
-        heights = [pixels(panel).shape[0] for panel in panels(drawn)[1:]]
-        assert heights[0] == 2 * heights[1]  # the middle of the image
+        # Of 112 pixels, resized to 36 and 73: 32·112/36, and 64 and 32 times 112/73.
+        sizes = [pixels(panel).shape[:2] for panel in panels(drawn)[1:]]
+        assert sizes == [(100, 100), (49, 98)]  # the middle of the image
 
     def test_refuses_no_model(self, sample):
         with pytest.raises(ValueError, match="at least one model, got none"):

@@ -16,8 +16,9 @@ def test_gradcam_by_hand(kind, variant, layer):
     """α_c = mean over patches of ∂y/∂x_c; relu(Σ_c α_c x_c), scaled to sum 1 over the patches."""
     model, x = build(kind, **variant).double(), images().double()
     result = explain(model, x, "gradcam", layer=layer, target=[3, 7])
-    head = explain(model, x, "gradcam", layer=layer, head=5, target=[3, 7])
-    np.testing.assert_allclose(head.maps, result.maps, rtol=0, atol=1e-7)
+    assert result.heads is None
+    with pytest.raises(ValueError, match="head must be left out for gradcam, which has no heads"):
+        explain(model, x, "gradcam", layer=layer, head=5, target=[3, 7])
     kept = []
 
     def keep(module, args, output):

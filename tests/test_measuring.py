@@ -65,7 +65,7 @@ def test_options_are_checked_before_any_image_is_read(model):
 
     for wrong, message in (
         (Morf(fill="grey"), "unknown fill 'grey'"),
-        (Boxes(target="truth"), "target must be one of predicted, label, embedding, got 'truth'"),
+        (Boxes(target="truth"), "got 'truth'; the model's .*; or 'predicted', or 'label'"),
         (Focus(methods=("vists",)), "did you mean visits"),
         (Sanity(noise=0), "noise must be above 0, got 0"),
         (Sanity(draws=0), "draws must be at least 1, got 0"),

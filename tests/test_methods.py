@@ -22,6 +22,7 @@ from infsa_explain.methods import (
     model_method,
 )
 from infsa_explain.methods.explaining import explain_graphs
+from infsa_explain.models import untrained
 from infsa_explain.operator import AttentionOperator
 
 #: Every method on every kind of attention that it is for.
@@ -116,7 +117,7 @@ def test_precision(method, kind):
 
 
 @pytest.mark.parametrize(("method", "kind"), LAYER_METHODS)
-def test_layers_and_heads(method, kind):
+def test_layers(method, kind):
     model, x = build(kind), images()
     graphs = capture(model, x)
 
@@ -130,14 +131,30 @@ def test_layers_and_heads(method, kind):
     assert torch.equal(maps(layer=-3), layers[0])
     assert not torch.allclose(layers[0], layers[2], atol=1e-4)
     same(maps(layer="mean"), torch.stack(layers).mean(0))
+    for one in layers:
+        same(one.sum((1, 2)), torch.ones(2), 1e-5)
+    result = explain(model, x, method, layer="mean")
+    assert result.layers == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [c for c in LAYER_METHODS if METHODS[c.values[0]].heads]
+)
+def test_heads(method, kind):
+    model, x = build(kind), images()
+    graphs = capture(model, x)
+
+    def maps(**options):
+        return explain_graphs(graphs, METHODS[method], **options).maps
+
     heads = torch.stack([maps(head=h) for h in range(8)])
     if METHODS[method].class_specific:  # a head may say nothing for a class
         assert heads.isfinite().any(0).all()
     else:
         assert heads.isfinite().all()
-    same(layers[2], heads.nanmean(0))
+    same(maps(), heads.nanmean(0))
     same(maps(head=-8), heads[0], 0)
-    for one in (*layers, *heads):
+    for one in heads:
         sums = one.sum((1, 2))
         same(sums, torch.ones(2).where(sums.isfinite(), torch.nan), 1e-5)
     result = explain(model, x, method, layer=1, head=-1)
@@ -146,6 +163,7 @@ def test_layers_and_heads(method, kind):
     assert (result.layers, result.heads) == ((0, 1, 2), tuple(range(8)))
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 @pytest.mark.parametrize(
     ("method", "kind"), [case for case in LAYER_METHODS if case.values[1] != "softmax"]
 )
@@ -154,9 +172,10 @@ def test_dead_heads(method, kind):
     model, x = kill(build(kind), 2, [1, 6]), images()
     result = explain(model, x, method)
     assert result.diagnostics["dead_heads"][0, :, [1, 6]].all()
-    heads = torch.stack([explain(model, x, method, head=h).maps for h in range(8)])
-    assert heads[[1, 6]].isnan().all()
-    same(result.maps, heads[[0, 2, 3, 4, 5, 7]].nanmean(0))
+    if METHODS[method].heads:
+        heads = torch.stack([explain(model, x, method, head=h).maps for h in range(8)])
+        assert heads[[1, 6]].isnan().all()
+        same(result.maps, heads[[0, 2, 3, 4, 5, 7]].nanmean(0))
     assert result.maps.isfinite().all()
 
     kill(model, 2, list(range(8)))
@@ -166,6 +185,7 @@ def test_dead_heads(method, kind):
     same(mean, alive.mean(0))
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_series_of_a_dead_model_is_nan_and_no_silent_zero():
     model = build("pure")
     for layer in range(3):
@@ -203,9 +223,40 @@ def test_layer_out_of_range(layer):
 
 @pytest.mark.parametrize("layer", ["first", "", 1.5, None, "1.5"])
 def test_layer_that_is_none(layer):
-    message = f"layer must be a number, 'last' or 'mean', got {layer!r}"
+    message = f"layer must be a whole number, 'last' or 'mean', got {layer!r}"
     with pytest.raises(ValueError, match=message):
         explain(build("pure"), images(), layer=layer)
+
+
+@pytest.mark.parametrize("head", ["mean", "last", 1.5, True])
+def test_head_that_is_none(head):
+    """The words that a layer may be are not said to be those of a head, nor of a captured layer."""
+    message = f"head must be a whole number, or None for the mean over heads, got {head!r}"
+    with pytest.raises(ValueError, match=message):
+        explain(build("pure"), images(), head=head)
+    with pytest.raises(ValueError, match=f"layer must be a whole number, got {head!r}"):
+        capture(build("pure"), images(), layers=[head])
+
+
+WITHOUT_HEADS = [case for case in EVERY if not METHODS[case.values[0]].heads]
+
+
+@pytest.mark.parametrize(("method", "kind"), WITHOUT_HEADS)
+def test_no_head_where_there_is_none(method, kind):
+    model, x = build(kind), images()
+    message = f"head must be left out for {method}, which has no heads, got 2"
+    with pytest.raises(ValueError, match=message):
+        explain(model, x, method, head=2)
+    assert explain(model, x, method).heads is None
+    if METHODS[method].scope == "model":
+        message = f"layer must be left out for {method}, which is of the whole model, got 0"
+        with pytest.raises(ValueError, match=message):
+            explain(model, x, method, 0)
+
+
+def test_methods_without_heads():
+    assert {name for name, m in METHODS.items() if m.layers and not m.heads} == {"gradcam"}
+    assert not any(m.heads for m in METHODS.values() if m.scope == "model")
 
 
 @pytest.mark.parametrize("head", [8, -9])
@@ -281,8 +332,10 @@ def test_degree_and_perron_by_hand(kind):
     result = explain(model, x, "perron")
     same(result.maps, by_hand(left), 1e-5)
     same(result.diagnostics["value"][0], values.real.max(-1), 1e-5)
-    assert result.diagnostics["unique"].all()
+    assert result.diagnostics["unique"].all() and result.diagnostics["resolved"].all()
     assert result.diagnostics["residual"].max() <= 1e-6
+    assert result.diagnostics["error_bound"].shape == (1, 2, 8)
+    assert result.diagnostics["error_bound"].max() <= 1e-6
 
 
 def test_tokenrank_by_hand():
@@ -334,6 +387,9 @@ def test_series_by_hand(kind):
     result = explain(model, x, "series")
     same(result.tokens, total.mean(-2))
     assert (result.layers, result.heads) == ((0, 1, 2), None)
+    assert result.diagnostics["converged"].tolist() == [True, True]
+    bound = result.diagnostics["error_bound"]
+    assert bound.shape == (2,) and (bound > 1e-16).all() and (bound < 1e-13).all()
 
 
 def test_attention_by_hand():
@@ -488,7 +544,65 @@ def test_target_is_one_of_the_models_classes():
         explain(model, images(), "visits", target=[1, 2, 3])
     with pytest.raises(ValueError, match="one per image"):
         explain(model, images(), "visits", target=1.5)
+    with pytest.raises(ValueError, match=r"one per image \(2\), got \(2,\) of torch.bool"):
+        explain(model, images(), "visits", target=torch.tensor([True, False]))
     explain(model, images(), "visits", target=torch.tensor([0, 9]))
+
+
+def test_target_by_name():
+    model, x = build("linear"), images()
+    of_seven = explain(model, x, "gradcam", target=7).maps
+    for target in (np.int64(7), np.array([7, 7]), "7", ["7", 7], torch.tensor(7)):
+        assert torch.equal(explain(model, x, "gradcam", target=target).maps, of_seven)
+    with pytest.raises(ValueError, match="'goldfish' is a name, and the model has none"):
+        explain(model, x, "gradcam", target="goldfish")
+    model.class_names = ["cat", "crane", "Golden_Retriever", "crane", "bücher", *"56", "goldfish"]
+    model.class_names += ["7", "Crane"]
+    assert torch.equal(explain(model, x, "gradcam", target="goldfish").maps, of_seven)
+    assert torch.equal(explain(model, x, "gradcam", target=" GOLDFISH").maps, of_seven)
+    # A name comes before a number: class 8 is called 7.
+    for name, index in (
+        ("golden retriever", 2),
+        ("golden-Retriever", 2),
+        ("bu\u0308cher", 4),
+        ("7", 8),
+        ("4", 4),
+        ("Crane", 9),
+    ):
+        expected = explain(model, x, "gradcam", target=index).maps
+        assert torch.equal(explain(model, x, "gradcam", target=name).maps, expected)
+        mixed = explain(model, x, "gradcam", target=[name, 7]).maps
+        assert torch.equal(mixed, torch.stack([expected[0], of_seven[1]]))
+    with pytest.raises(ValueError, match="'crane' is the name of classes 1, 3; give the number"):
+        explain(model, x, "gradcam", target="crane")
+    with pytest.raises(ValueError, match="got 'goldfisch'; the model's classes are 'goldfish', …"):
+        explain(model, x, "gradcam", target="goldfisch")
+    with pytest.raises(ValueError, match="class of the model, 0 to 9, got"):
+        explain(model, x, "gradcam", target="12")
+
+
+@pytest.mark.parametrize("method", ["visits", "gradcam", "rollout", "random"])
+def test_untrained_is_a_method(method):
+    """The map of the model with fresh weights, of the class that the trained one predicts."""
+    model, x = build("linear"), images()
+    fresh = untrained(model, 5)
+    result = explain(model, x, f"untrained-{method}", untrained_seed=5)
+    expected = explain(fresh, x, method, target=model(x).argmax(-1))
+    assert torch.equal(result.maps, expected.maps)
+    assert torch.equal(result.logits, fresh(x))
+    assert (result.method, result.layers) == (f"untrained-{method}", expected.layers)
+    if not METHODS[method].control:
+        assert (result.maps - explain(model, x, method).maps).abs().max() > 1e-3
+        other = explain(model, x, f"untrained-{method}").maps
+        assert (result.maps - other).abs().max() > 1e-3
+    with pytest.raises(
+        ValueError, match="unknown method 'untrained-vists'; did you mean untrained-v"
+    ):
+        explain(model, x, "untrained-vists")
+    with pytest.raises(
+        MethodNotApplicable, match="untrained-attention is not for linear attention"
+    ):
+        explain(model, x, "untrained-attention")
 
 
 @pytest.mark.parametrize(("method", "kind"), EVERY)

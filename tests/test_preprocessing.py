@@ -13,7 +13,14 @@ from PIL import Image
 from timm.data import create_transform
 
 from infsa_explain import models  # noqa: F401  (registers the names)
-from infsa_explain.preprocessing import data_config, frame_boxes, preprocess, visible_region
+from infsa_explain.preprocessing import (
+    Framing,
+    data_config,
+    frame_boxes,
+    model_input,
+    preprocess,
+    visible_region,
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +64,60 @@ class TestPreprocess:
         stack = np.stack([ramp(112, 112)] * 2)
         assert torch.equal(preprocess(digits_model, stack), batch[:1].repeat(2, 1, 1, 1))
 
+    def test_whatever_an_image_comes_as(self, digits_model, tmp_path):
+        """One image as a file, by Pillow, in every shape, type and range: the same numbers."""
+        image = waves(90, 140)
+        Image.fromarray(image).save(tmp_path / "a.png")
+        chw = torch.from_numpy(image).permute(2, 0, 1)
+        truth = preprocess(digits_model, image)
+        kinds = [
+            tmp_path / "a.png",
+            str(tmp_path / "a.png"),
+            Image.fromarray(image),
+            Image.fromarray(image).convert("RGBA"),
+            np.dstack([image, np.full((90, 140), 255, np.uint8)]),
+            image / 255,
+            image.astype(np.float32),
+            chw,
+            chw.numpy(),
+            chw / 255,
+            chw.float(),
+            chw.permute(1, 2, 0),
+        ]
+        for one in kinds:
+            assert torch.equal(preprocess(digits_model, one), truth)
+        assert torch.equal(preprocess(digits_model, kinds), truth.repeat(12, 1, 1, 1))
+        assert torch.equal(preprocess(digits_model, iter(kinds[:2])), truth.repeat(2, 1, 1, 1))
+        for batch in (np.stack([image] * 2), torch.stack([chw] * 2), np.stack([image / 255] * 2)):
+            assert torch.equal(preprocess(digits_model, batch), truth.repeat(2, 1, 1, 1))
+
+    def test_grey_images(self, digits_model):
+        grey = waves(112, 112)[..., 0]
+        truth = preprocess(digits_model, np.stack([grey] * 3, -1))
+        for one in (grey, grey[..., None], torch.from_numpy(grey)[None], Image.fromarray(grey)):
+            assert torch.equal(preprocess(digits_model, one), truth)
+
+    @pytest.mark.parametrize(
+        ("images", "message"),
+        [
+            ([], "images must hold at least one image, got none"),
+            (np.zeros((0, 8, 8, 3), np.uint8), "images must hold at least one image, got none"),
+            (7, "images must be paths, Pillow images, arrays or tensors, got int"),
+            (None, "images must be paths, Pillow images, arrays or tensors, got NoneType"),
+            ([7], r"image must be \(H, W\), .* got int 7"),
+            ([[[1, 2], [3, 4]]], r"image must be uint8, or float in \[0, 1\], got int64"),
+            ("nowhere.png", "image 'nowhere.png' does not exist; check the path"),
+            (np.zeros((5, 8, 8), np.uint8), r"1, 3 or 4 channels, got \(5, 8, 8\)"),
+            (np.zeros((8, 8, 3), np.int64), r"must be uint8, or float in \[0, 1\], got int64"),
+            (np.full((8, 8, 3), 1.5), r"whole numbers up to 255, got \[1.5, 1.5\]; one that is no"),
+            (torch.full((3, 8, 8), -1.0), r"got \[-1, -1\]; one that is normalised already"),
+            (np.full((8, 8, 3), np.nan), r"got \[nan, nan\]"),
+        ],
+    )
+    def test_refuses(self, digits_model, images, message):
+        with pytest.raises(ValueError, match=message):
+            preprocess(digits_model, images)
+
     def test_input_size_is_the_built_one(self, digits_model):
         assert data_config(digits_model)["input_size"] == (3, 112, 112)
         small = timm.create_model("infvit_linear_digits", depth=1, img_size=(64, 96))
@@ -67,6 +128,33 @@ def waves(height, width):
     y, x = np.mgrid[:height, :width]
     channels = [np.sin(x / 7), np.cos(y / 9), np.sin((x + y) / 11)]
     return (128 + 120 * np.stack(channels, -1)).astype(np.uint8)
+
+
+class TestModelInput:
+    def test_what_is_preprocessed_stays_as_it_is(self, digits_model):
+        batch = preprocess(digits_model, [waves(112, 112), waves(90, 140)])
+        assert model_input(digits_model, batch) is batch
+        for images in (batch.numpy(), batch.double().numpy(), list(batch), list(batch.numpy())):
+            given = model_input(digits_model, images)
+            assert given.dtype == torch.float32
+            assert torch.equal(given, batch)
+        for image in (batch[0], batch[0].numpy()):
+            assert torch.equal(model_input(digits_model, image), batch[:1])
+        half = batch.half()
+        assert model_input(digits_model, half) is half
+
+    def test_pictures_are_preprocessed(self, digits_model):
+        image = waves(90, 140)
+        truth = preprocess(digits_model, image)
+        chw = torch.from_numpy(image).permute(2, 0, 1)
+        for picture in (image, Image.fromarray(image), image / 255, chw, [image], chw[None]):
+            assert torch.equal(model_input(digits_model, picture), truth)
+        assert torch.equal(model_input(digits_model, torch.from_numpy(image / 255)), truth)
+
+    def test_not_both_at_once(self, digits_model):
+        image = waves(112, 112)
+        with pytest.raises(ValueError, match="all pictures, or all preprocessed .* got both"):
+            model_input(digits_model, [image, preprocess(digits_model, image)[0]])
 
 
 class TestStrips:
@@ -145,6 +233,39 @@ class TestVisibleRegion:
             # of the model each for the resized copy's whole size and for its crop's edge.
             tolerance = 1 + extent / pixels
             np.testing.assert_allclose(shown[inner], place[inner], rtol=0, atol=tolerance)
+
+    def test_a_border_is_shown_as_the_model_sees_it(self):
+        """The whole image in a frame of the mean colour."""
+        model = vit(64, crop_mode="border", crop_pct=1.0, mean=(0.2, 0.4, 0.6), std=(1, 1, 1))
+        image = waves(100, 200)
+        region = visible_region(model, image)
+        assert region.shape == (200, 200, 3)
+        np.testing.assert_array_equal(region[50:150], image)
+        assert (region[:50] == (51, 102, 153)).all() and (region[150:] == (51, 102, 153)).all()
+        resized = Image.fromarray(region).resize((64, 64), Image.Resampling.BICUBIC)
+        seen = 255 * (preprocess(model, image)[0].permute(1, 2, 0).numpy() + [0.2, 0.4, 0.6])
+        inner = np.s_[20:44]  # away from the border's edge, which is resized with the picture
+        np.testing.assert_allclose(np.asarray(resized)[inner], seen[inner], rtol=0, atol=12)
+
+    @pytest.mark.parametrize(
+        ("config", "expected"),
+        [
+            # 386×500 to 64×82, of which columns 9 to 73 are kept.
+            ({"crop_pct": 1.0}, (9 * 500 / 82, 0, 73 * 500 / 82, 386)),
+            # To 80×103, of which rows 8 to 72 and columns 20 (19.5) to 84 are kept.
+            (
+                {"crop_pct": 0.8},
+                (20 * 500 / 103, 8 * 386 / 80, 84 * 500 / 103, 72 * 386 / 80),
+            ),
+            ({"crop_mode": "squash", "crop_pct": 1.0}, (0, 0, 500, 386)),
+            # To 49×64 in the middle of 64×64: 7 rows of border above, 8 below.
+            ({"crop_mode": "border", "crop_pct": 1.0}, (0, -7 * 386 / 49, 500, 57 * 386 / 49)),
+        ],
+        ids=["whole", "centre", "squash", "border"],
+    )
+    def test_region_by_hand(self, config, expected):
+        region = Framing(data_config(vit(64, **config))).region(386, 500)
+        np.testing.assert_allclose(region, expected, rtol=0, atol=1e-9)
 
     def test_by_hand(self):
         image = ramp(100, 200)

@@ -235,7 +235,7 @@ def test_diagnostics(page):
     cells = {row[0]: row[1] for row in table.cells}
     assert cells["dead heads"] == "33.3%; 33.3% in layer 0"
     assert cells["rows for which the walk is no chain"] == "2.0%; 2.0% in layer 0"
-    assert cells["Perron vectors beyond the tolerance"] == "0"
+    assert cells["Perron vectors that are not resolved"] == "0"
     assert cells["images without a defined AOC"] == "0"
     tied = "visits 25.0%, katz 25.0%, random 25.0%, centre 25.0%"
     assert cells["patches whose score ties with another's"] == tied
@@ -388,7 +388,7 @@ def test_a_folder_that_is_no_run(cli, tmp_path, config, message):
 def test_a_run_without_rows_and_a_folder_as_file(cli, tmp_path):
     folder = write_run(tmp_path / "run")
     code, _, stderr = cli("report", folder, "--no-images", "--out", tmp_path)
-    assert code == 2 and "the report needs the name of a file" in stderr
+    assert code == 2 and "--out needs the name of a file" in stderr
     (folder / "progress.1-of-1.json").unlink()
     code, _, stderr = cli("report", folder)
     assert code == 2 and "no image is done yet" in stderr

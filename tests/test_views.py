@@ -11,6 +11,7 @@ from timm.models import VisionTransformer
 import infsa_explain
 from infsa_explain.data import PhotoDigits
 from infsa_explain.methods import METHODS
+from infsa_explain.models import untrained
 from infsa_explain.views import gammas_text, heads_text, layers_text, prediction, view
 
 
@@ -36,12 +37,18 @@ def test_is_the_image_as_preprocessed(model, sample, seen):
     np.testing.assert_allclose(seen.boxes, sample.boxes, rtol=0, atol=1e-12)
 
 
-def test_plain_images_of_every_kind_agree(model, sample, seen):
+def test_plain_images_of_every_kind_agree(model, sample, seen, tmp_path):
     chw = torch.from_numpy(sample.image).permute(2, 0, 1)
     frozen = sample.image.copy()
     frozen.flags.writeable = False
+    Image.fromarray(sample.image).save(tmp_path / "sample.png")
     for image in (
+        tmp_path / "sample.png",
+        str(tmp_path / "sample.png"),
         Image.fromarray(sample.image),
+        sample.image.astype(np.float32),  # whole numbers up to 255
+        chw.numpy(),
+        chw.permute(1, 2, 0),
         frozen,
         sample.image / 255,
         chw,
@@ -53,11 +60,16 @@ def test_plain_images_of_every_kind_agree(model, sample, seen):
         assert torch.equal(other.graphs.images, seen.graphs.images)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "array"])
+@pytest.mark.parametrize("kind", ["tensor", "array", "channels first", "channels last"])
 def test_a_normalised_image_is_taken_as_it_is(model, sample, seen, kind):
     image = seen.graphs.images[0]
     box = [[1.5, 2, 30, 40]]
-    given = image if kind == "tensor" else image.permute(1, 2, 0).numpy()
+    given = {
+        "tensor": image,
+        "array": image.permute(1, 2, 0).numpy(),
+        "channels first": image.numpy(),
+        "channels last": image.permute(1, 2, 0),
+    }[kind]
     other = view(model, given, boxes=box)
     assert torch.equal(other.graphs.images[0], image)
     np.testing.assert_array_equal(other.pixels, sample.image)
@@ -74,8 +86,8 @@ def test_of_a_wide_image_the_middle_is_shown(model):
 
 
 def test_refuses_images_and_boxes_that_are_none(model, sample):
-    with pytest.raises(ValueError, match=r"image must be \(H, W, 3\), RGB, got \(112, 112\)"):
-        view(model, sample.image[..., 0])
+    with pytest.raises(ValueError, match=r"image must be \(H, W\), .* got \(112, 112, 2\)"):
+        view(model, sample.image[..., :2])
     with pytest.raises(ValueError, match=r"boxes must be \(K, 4\) .* got \(4,\)"):
         view(model, sample.image, boxes=[0, 0, 1, 1])
 
@@ -93,6 +105,29 @@ def test_maps_are_those_of_explain(model, sample, seen):
         )
         look = seen.explain(method, layer, head, gamma)
         np.testing.assert_array_equal(look.scores, truth.maps[0].numpy())
+
+
+def test_an_untrained_map_is_that_of_the_fresh_model(model, sample):
+    seen = view(model, sample.image, untrained_seed=3)
+    images = infsa_explain.preprocess(model, sample.image)
+    fresh = untrained(model, 3)
+    truth = infsa_explain.explain(fresh, images, "visits", 1).maps[0]
+    np.testing.assert_array_equal(seen.explain("untrained-visits", 1).scores, truth)
+    own = fresh.blocks[1].attn.gamma_logit.sigmoid().tolist()
+    assert seen.explain("untrained-visits", 1).gammas == pytest.approx(own, abs=1e-7)
+    # Of the class that the trained model predicts.
+    predicted = int(model(images).argmax())
+    truth = infsa_explain.explain(fresh, images, "gradcam", target=predicted).maps[0]
+    np.testing.assert_array_equal(seen.explain("untrained-gradcam").scores, truth)
+
+
+def test_several_methods_share_a_layer_and_a_head(seen):
+    looks = seen.explain_all(["visits", "random"], 1, 2)
+    assert [look.caption for look in looks] == [seen.explain("visits", 1, 2).caption, "random"]
+    with pytest.raises(ValueError, match="head must be left out for rollout, without heads, got 2"):
+        seen.explain_all(["visits", "rollout", "random"], 1, 2)
+    with pytest.raises(ValueError, match="head must be left out for random, without heads, got 2"):
+        seen.explain_all(["random"], 1, 2)
 
 
 def test_every_gamma_that_was_used_is_known(model, seen):
@@ -117,6 +152,10 @@ def test_captions(seen):
     assert seen.explain("perron", "mean", 2).caption == "perron, layers 0 to 3, head 2"
     assert seen.explain("centre").caption == "centre"
     assert seen.explain("rollout").caption == "rollout, layers 0 to 3"
+    assert seen.explain("gradcam", 1).caption == "gradcam, layer 1, of class 8"
+    of_three = seen.explain("gradient-degree", 1, 2, target="3")
+    assert of_three.caption == "gradient-degree, layer 1, head 2, of class 3"
+    assert seen.explain("untrained-perron").caption == "untrained-perron, layer 3, mean of 8 heads"
 
 
 def test_words():

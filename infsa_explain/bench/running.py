@@ -6,21 +6,25 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..files import append_alone
+from ..files import append_alone, make_folder, naming
+from ..ranges import MANY
 from .measuring import Measurement, OutOfMemory, TooSlow, measure
 from .mechanisms import FUSED, MECHANISMS
 from .settings import PATCH, Setting, available_memory, count, least_bytes
 
-__all__ = ["CsvFile", "Row", "bench", "exponent", "extrapolate"]
+__all__ = ["CsvFile", "Row", "bench", "exponent", "extrapolate", "plan"]
 
 #: Points, the largest ones, that an exponent is fitted to.
 FITTED = 3
+#: Most seconds of a budget, some 30 years: a timer takes not many more.
+LONGEST = 1e9
 #: By number of tokens, seconds of a batch.
 Times = dict[int, float]
 #: Measures a setting, with so many repeats, in so many seconds.
@@ -93,15 +97,36 @@ def bench(
         known: rows whose settings are not measured again.
 
     Raises:
-        ValueError: for unknown mechanisms, sizes that are none, or no repeats.
+        ValueError: as :func:`plan`.
     """
-    if repeats < 1 or budget <= 0:
+    wanted = plan(sizes, mechanisms, like, repeats=repeats, budget=budget)
+    return _rows(wanted, repeats, budget, _remembering(measure, known))
+
+
+def plan(
+    sizes: Sequence[int],
+    mechanisms: Sequence[str],
+    like: Setting,
+    *,
+    repeats: int = 5,
+    budget: float = 120,
+) -> list[Setting]:
+    """The settings that :func:`bench` measures, given the same arguments.
+
+    Raises:
+        ValueError: for unknown mechanisms, or sizes, repeats or a budget out of range.
+    """
+    if not (repeats >= 1 and budget > 0):
         raise ValueError(f"repeats and budget must be positive, got {repeats} and {budget}")
+    if repeats > MANY or budget > LONGEST:
+        raise ValueError(
+            f"repeats must be at most {MANY}, and budget at most {LONGEST:g} seconds, got "
+            f"{repeats:.6g} and {budget:g}"
+        )
     names = list(dict.fromkeys([FUSED, *mechanisms]))
-    wanted = [
+    return [
         replace(like, mechanism=name, size=size) for size in sorted(set(sizes)) for name in names
     ]
-    return _rows(wanted, repeats, budget, _remembering(measure, known))
 
 
 def _rows(
@@ -228,11 +253,13 @@ class CsvFile:
         rows: that were there already; one that a kill cut short is removed.
 
     Raises:
-        ValueError: if the file is there already and ``resume`` is off, or is no such file.
+        ValueError: if the file is there already and ``resume`` is off, or is no such file, or its
+            folder is a file.
     """
 
     def __init__(self, path: Path, resume: bool = False) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
+        self.path = path
         binary = append_alone(path)
         try:
             content = path.read_bytes()
@@ -257,15 +284,17 @@ class CsvFile:
         """Write a row, unless one of its setting was there already."""
         if _setting(row) in map(_setting, self.rows):
             return
-        self.writer.writerow(asdict(row))
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with naming(self.path, "the rows so far are kept, and --resume goes on from them"):
+            self.writer.writerow(asdict(row))
+            self.file.flush()
+            os.fsync(self.file.fileno())
 
     def __enter__(self) -> CsvFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.file.close()
+        with suppress(OSError):  # a row that did not fit on the disk is still in its buffer
+            self.file.close()
 
 
 def _setting(row: Row) -> Setting:

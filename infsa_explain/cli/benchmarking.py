@@ -10,15 +10,24 @@ from typing import Annotated
 import typer
 
 from ..interrupting import says_when_interrupted
-from .options import DeviceOption, JsonOption, OutOption, integer, torch_device
+from .options import DeviceOption, JsonOption, OutOption, integer, listed, torch_device
 from .output import print_table, progress
 
 
 def bench(
-    sizes: Annotated[str, typer.Option(help="Sides of the images, multiples of 16.")] = "224,512",
+    sizes: Annotated[
+        list[str],
+        typer.Option(
+            "--sizes", help="Sides of the images, multiples of 16, with commas; repeat for more."
+        ),
+    ] = ["224,512"],  # noqa: B006  (typer copies it)
     mechanisms: Annotated[
-        str, typer.Option(help="Comma-separated names, or 'all'; softmax-fused always comes along.")
-    ] = "all",
+        list[str],
+        typer.Option(
+            "--mechanisms",
+            help="Names with commas, or 'all'; softmax-fused always comes along; repeat for more.",
+        ),
+    ] = ["all"],  # noqa: B006
     depth: Annotated[int, typer.Option(help="Layers.")] = 4,
     width: Annotated[int, typer.Option(help="Width of the tokens.")] = 1024,
     heads: Annotated[int, typer.Option(help="Heads a layer.")] = 64,
@@ -46,11 +55,12 @@ def bench(
     """
     from dataclasses import asdict
 
-    from ..bench import FUSED, MECHANISMS, CsvFile, Row, Setting, paper_table, table, write
+    from ..bench import FUSED, MECHANISMS, CsvFile, Row, Setting, paper_table, plan, table, write
     from ..bench import bench as run
 
-    names = [*MECHANISMS] if mechanisms == "all" else [n.strip() for n in mechanisms.split(",")]
-    sides = [integer("--sizes", size, "several with commas") for size in sizes.split(",")]
+    names = listed("--mechanisms", mechanisms)
+    names = [*MECHANISMS] if "all" in names else names
+    sides = [integer("--sizes", s, "several with commas") for s in listed("--sizes", sizes)]
     like = Setting(
         FUSED,
         sides[0],
@@ -65,11 +75,11 @@ def bench(
     )
     if resume and out is None:
         raise ValueError("--resume goes on with the rows in --out, which is not given")
+    cells = len(plan(sides, names, like, repeats=repeats, budget=budget))
     file = None if out is None else CsvFile(out / "bench.csv", resume)
     known = [] if file is None else file.rows
     measured = run(sides, names, like, repeats=repeats, budget=budget, known=known)
     rows: list[Row] = []
-    cells = len(set(sides)) * len({FUSED, *names})
 
     def say() -> None:
         if rows and out is not None:

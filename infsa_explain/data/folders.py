@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from .annotations import Annotation, Object, read_voc
 from .frames import Box
@@ -134,13 +135,13 @@ class ImageFolder(FileImages):
 def _tiny_imagenet(
     root: Path, split: Split, given: LabelMap | None
 ) -> tuple[LabelMap, list[Entry]]:
-    wnids = sorted({row[0] for row in _rows(root / "wnids.txt")})
+    wnids = sorted({row[0] for _, row in _rows(root / "wnids.txt")})
     for wnid in wnids:
         if wnid == ".." or Path(wnid).name != wnid:
             raise ValueError(
                 f"{str(root / 'wnids.txt')!r}: {wnid!r:.40} is not the name of a folder"
             )
-    named = {row[0]: row[-1] for row in _rows(root / "words.txt")}
+    named = {row[0]: row[-1] for _, row in _rows(root / "words.txt")}
     labels = given or LabelMap(
         {wnid: label for label, wnid in enumerate(wnids)},
         "wnids.txt",
@@ -156,24 +157,38 @@ def _tiny_imagenet(
         unknown = find_files(folder, EXTENSIONS)  # its labels were never published
         return labels, [Entry(path.relative_to(root), None) for path in unknown]
 
-    def entry(path: Path, wnid: str, boxes: Iterable[Box] = ()) -> Entry:
-        annotation = Annotation(tuple(Object(wnid, box) for box in boxes))
+    listing = folder / f"{split}_annotations.txt"
+    listed = _lines(listing, columns=6)
+
+    def entry(path: Path, wnid: str, lines: Iterable[_Line]) -> Entry:
+        annotation = Annotation(
+            tuple(Object(wnid, line.box) for line in lines),
+            faults=tuple(line.fault for line in lines if line.fault),
+        )
         return Entry.of(path.relative_to(root), label_of[wnid], annotation, labels)
 
-    listing = folder / f"{split}_annotations.txt"
-    class_of = {row[0]: row[1] for row in _rows(listing, columns=6)}
-    boxes = _boxes(listing, columns=6)
     entries = []
     if (folder / "images").is_dir():
+        left_out: list[str] = []
         for path in find_files(folder / "images", EXTENSIONS):
-            if class_of.get(path.name) not in label_of:
+            lines = listed.get(path.name, [])
+            known = [line.wnid for line in lines if line.wnid in label_of]
+            if known:
+                entries.append(entry(path, known[-1], lines))
+            elif any(line.fault for line in lines):
+                left_out += [line.fault for line in lines if line.fault][:1]
+            else:
                 raise ValueError(f"{str(listing)!r} gives {path.name!r} no class of wnids.txt")
-            entries.append(entry(path, class_of[path.name], boxes.get(path.name, ())))
+        if left_out:
+            warnings.warn(
+                f"{len(left_out)} images are left out for want of a class, such as {left_out[0]}",
+                stacklevel=4,
+            )
         return labels, entries
     for wnid in wnids:
         if not (folder / wnid).is_dir():
             raise ValueError(f"{str(folder)!r} has no folder {wnid!r}, which wnids.txt names")
-        own = boxes | _boxes(folder / wnid / f"{wnid}_boxes.txt", columns=5)
+        own = listed | _lines(folder / wnid / f"{wnid}_boxes.txt", columns=5)
         for path in find_files(folder / wnid, EXTENSIONS):
             entries.append(entry(path, wnid, own.get(path.name, ())))
     return labels, entries
@@ -335,24 +350,41 @@ def _voc_split(root: Path, split: Split, images: list[Path]) -> list[Path]:
     return [path for path in images if path.stem in stems]
 
 
-def _rows(file: Path, columns: int | None = None) -> Iterator[list[str]]:
-    """Tab-separated fields of every line that is not blank; none where there is no file."""
+class _Line(NamedTuple):
+    """A line of a list of boxes.
+
+    Attributes:
+        wnid: the class; empty in lists that have none.
+        box: half-open edges, or None where they are malformed.
+        fault: a sentence on that, or empty.
+    """
+
+    wnid: str
+    box: Box | None
+    fault: str
+
+
+def _lines(file: Path, columns: int) -> dict[str, list[_Line]]:
+    """Lines by the name of the image: inclusive pixels in the last four of so many fields."""
+    lines: defaultdict[str, list[_Line]] = defaultdict(list)
+    for number, row in _rows(file):
+        wnid = row[1] if columns == 6 and len(row) > 1 else ""
+        box, fault = None, ""
+        try:
+            if len(row) != columns:
+                raise ValueError(f"{len(row)} fields, not {columns}")
+            x0, y0, x1, y1 = map(float, row[-4:])
+            box = (x0, y0, x1 + 1, y1 + 1)
+        except ValueError as error:
+            fault = f"{str(file)!r}, line {number}: {error}"
+        lines[row[0]].append(_Line(wnid, box, fault))
+    return dict(lines)
+
+
+def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and tab-separated fields of each line that is not blank; none without a file."""
     text = read_text(file) if file.is_file() else ""
     for number, line in enumerate(text.splitlines(), start=1):
         row = [field.strip() for field in line.rstrip().split("\t")]
-        if columns is not None and any(row) and len(row) != columns:
-            raise ValueError(f"{str(file)!r}, line {number}: {len(row)} fields, not {columns}")
         if any(row):
-            yield row
-
-
-def _boxes(file: Path, columns: int) -> dict[str, list[Box]]:
-    """Boxes by file name: inclusive pixels in the last four fields, half-open edges out."""
-    boxes: defaultdict[str, list[Box]] = defaultdict(list)
-    for row in _rows(file, columns):
-        try:
-            x0, y0, x1, y1 = map(float, row[-4:])
-        except ValueError:
-            raise ValueError(f"{str(file)!r}: {row[0]!r} has a box that is no numbers") from None
-        boxes[row[0]].append((x0, y0, x1 + 1, y1 + 1))
-    return dict(boxes)
+            yield number, row

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..ranges import SEEDS
 from .samples import ImageData, Sample
 
 __all__ = ["Subset", "known_labels", "limited"]
@@ -63,7 +64,7 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
         seed: chooses the subset; with the same seed, smaller ones lie within larger ones.
 
     Raises:
-        ValueError: ``limit`` is below 1.
+        ValueError: ``limit`` is below 1, or ``seed`` out of range.
 
     >>> from infsa_explain.data import PhotoDigits
     >>> data = PhotoDigits("val", size=5)
@@ -72,6 +73,7 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
+    SEEDS.require("seed", seed)
     if limit >= len(data):
         return data
     labels = _labels(data)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from infsa_metrics.outputs import Output
@@ -14,10 +14,18 @@ from torch import Tensor, nn
 
 from ..data import ImageError
 from ..data.samples import ImageData, Sample
-from ..families import classifies, model_output, require_classes
+from ..families import classifies, model_output, require_classes, vit_of
 from ..graphs import Graphs, attention_kinds, capture
-from ..methods import MethodNotApplicable, applicable_methods, get_method
-from ..methods.explaining import Explanation, explain_graphs, targets_of
+from ..methods import (
+    UNTRAINED,
+    MethodNotApplicable,
+    applicable_methods,
+    check_head,
+    class_index,
+    get_method,
+)
+from ..methods.explaining import Explanation, explain_graphs
+from ..methods.targets import targets_of
 from ..models import untrained
 from ..preprocessing import preprocess
 
@@ -31,14 +39,14 @@ __all__ = [
     "sample_batches",
 ]
 
-#: Before a method's name: the same map, from the model untrained.
-UNTRAINED = "untrained-"
 #: Takes the number of images just done, those left out among them.
 OnImage = Callable[[int], None]
 #: Takes the sentence that says which image could not be read, and why.
 OnSkip = Callable[[str], None]
-Target = Literal["predicted", "label", "embedding"]
-TARGETS = get_args(Target)
+#: What is explained: ``"predicted"`` on the clean image, ``"label"``, one class for all by number
+#: or name, or ``"embedding"``.
+Target = Literal["predicted", "label", "embedding"] | int | str
+WORDS = ("predicted", "label", "embedding")
 
 
 @dataclass(frozen=True)
@@ -48,12 +56,14 @@ class MapOptions:
     Attributes:
         methods: names of map methods; None for all that suit the model. ``untrained-visits``, and
             so with any name, is the control that takes the map from the model untrained.
-        layer: an index, ``"last"`` or ``"mean"``.
-        head: an index, or None for the mean over heads.
+        layer: an index, ``"last"`` or ``"mean"``, for methods that score layers.
+        head: an index, or None for the mean over heads. Of methods without heads none but controls
+            may be named beside it.
         gamma: in place of the model's own γ.
         target: the class that maps which are of a class explain, and that deletion follows:
-            ``"predicted"`` on the clean image, or ``"label"``. For a model without a classifier
-            ``"embedding"``: how far features stay those of the clean image.
+            ``"predicted"`` on the clean image, ``"label"``, or one class of the model, by number
+            or by name. For a model without a classifier ``"embedding"``: how far features stay
+            those of the clean image.
         seed: of the untrained model, and of what else draws.
     """
 
@@ -71,15 +81,29 @@ class MapOptions:
 
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options, or a method for this model, will not do."""
-        if self.target not in TARGETS:
-            names = ", ".join(TARGETS)
-            raise ValueError(f"target must be one of {names}, got {self.target!r}")
         if self.target == "embedding" and classifies(model):
             raise ValueError(
-                "target must be 'predicted' or 'label' for a model with a classifier, got "
+                "target must be 'predicted', 'label' or a class for a model with a classifier, got "
                 "'embedding'; build it with num_classes=0 to follow its features"
             )
-        choose_methods(model, self.methods, self.target)
+        if isinstance(self.target, str) and self.target not in WORDS:
+            try:
+                class_index(model, self.target)
+            except ValueError as error:
+                raise ValueError(f"{error}; or 'predicted', or 'label'") from None
+        self.chosen(model)
+
+    def chosen(self, model: nn.Module) -> list[str]:
+        """The methods, as :func:`choose_methods` has them."""
+        return choose_methods(model, self.methods, self.head, self.target)
+
+    def place(self, method: str) -> dict[str, Any]:
+        """The layer and the head of a method, as arguments of ``explain``."""
+        return get_method(method).choice(self.layer, self.head)
+
+    def head_of(self, explanation: Explanation) -> int | None:
+        """The head that a map is of; None for the mean over heads, or a method without any."""
+        return None if explanation.heads is None else self.head
 
 
 class Subject:
@@ -108,6 +132,8 @@ class Batch:
 
     def __init__(self, subject: Subject, samples: Sequence[Sample]) -> None:
         self.subject, self.samples = subject, list(samples)
+        #: Images without a map, by method: every head is dead, or a gradient is zero.
+        self.missing: dict[str, set[str]] = {}
         self._untrained: dict[int, Graphs] = {}
         self._explanations: dict[Any, Explanation] = {}
 
@@ -160,15 +186,17 @@ class Batch:
         return list(self.graphs.class_logits.argmax(-1).tolist())
 
     def targets(self, target: Target) -> Tensor:
-        """(B,) predicted classes or labels, or (B, D) features, on the CPU.
+        """(B,) predicted classes, labels, or one class for all, or (B, D) features, on the CPU.
 
         Raises:
-            ValueError: for labels, if an image has none.
+            ValueError: for labels, if an image has none; for a class, if the model has no such.
         """
         if target == "embedding" or self.graphs.output == "embedding":
             return targets_of(self.graphs, None).cpu()
         if target == "predicted":
             return torch.tensor(self.predicted)
+        if target != "label":
+            return targets_of(self.graphs, target).cpu()
         labels = [sample.label for sample in self.samples]
         if None in labels:
             raise ValueError(
@@ -186,17 +214,19 @@ class Batch:
             self._explanations[key] = explain_graphs(
                 self.untrained_graphs(options.seed) if fresh else self.graphs,
                 get_method(method.removeprefix(UNTRAINED)),
-                layer=options.layer,
-                head=options.head,
+                **options.place(method),
                 target=targets,
                 gamma=options.gamma,
                 seeds=self.seeds,
             )
+            none = self._explanations[key].maps.isnan().all(-1).all(-1).tolist()
+            lacking = {seed for seed, lacks in zip(self.seeds, none, strict=True) if lacks}
+            self.missing.setdefault(method, set()).update(lacking)
         return self._explanations[key]
 
     def explanations(self, options: MapOptions) -> Iterator[tuple[str, Explanation]]:
         """Every method that the options name, with its maps."""
-        for method in choose_methods(self.model, options.methods, options.target):
+        for method in options.chosen(self.model):
             yield method, self.explanation(method, options)
 
 
@@ -214,22 +244,28 @@ def require_finite(logits: Tensor, samples: Sequence[Sample]) -> None:
 
 
 def choose_methods(
-    model: nn.Module, methods: Sequence[str] | None, target: Target = "predicted"
+    model: nn.Module,
+    methods: Sequence[str] | None,
+    head: int | None = None,
+    target: Target = "predicted",
 ) -> list[str]:
-    """The methods asked for, checked, or all that suit the model.
+    """The methods asked for, checked, or all that suit the model, and the head if there is one.
 
     Raises:
-        ValueError: for a name that is unknown or a method that does not suit the model.
+        ValueError: for a name that is unknown, a method that does not suit the model, or one
+            without heads, and no control, beside a head.
     """
     kinds = attention_kinds(model)
     without = target != "embedding" and not classifies(model)  # nothing for a class to be of
     if methods is None:
-        suited = applicable_methods(kinds)
-        if without:
-            suited = [name for name in suited if not get_method(name).class_specific]
-        return [*suited, f"{UNTRAINED}visits"]
+        every = [*applicable_methods(kinds), f"{UNTRAINED}visits"]
+        suited = [name for name in every if not (without and get_method(name).class_specific)]
+        if head is None:
+            return suited
+        return [name for name in suited if get_method(name).heads or get_method(name).control]
+    check_head(methods, head)
     for method in methods:
-        chosen = get_method(method.removeprefix(UNTRAINED))
+        chosen = get_method(method)
         if without and chosen.class_specific:
             raise MethodNotApplicable(
                 f"method {method!r} explains a class, and the model has no classifier; "
@@ -254,9 +290,16 @@ def check_output(model: nn.Module, target: Target, output: Output, what: str) ->
     if target == "embedding":
         model_output(model, output)
         return
+    if not classifies(model):
+        raise ValueError(
+            f"{what} follows a class, and {type(model).__name__} has no classifier; give "
+            "target='embedding' to follow its features"
+        )
     require_classes(model, what)
     if output not in ("auto", "softmax", "sigmoid"):
         raise ValueError(f"output must be 'auto', 'softmax' or 'sigmoid', got {output!r}")
+    if output == "softmax" and getattr(vit_of(model), "num_classes", None) == 1:
+        raise ValueError("output must be 'sigmoid' for a model with a single logit")
 
 
 def patch_scores(explanation: Explanation) -> Tensor:

@@ -25,7 +25,7 @@ __all__ = ["Morf"]
 #: Patches that a forward pass takes at a time where nothing else is asked for. On the CPU more
 #: tokens outgrow its caches; a GPU wants many.
 PATCHES_A_PASS = {"cpu": 2048, "cuda": 32768}
-#: Clean probability of a label up to which there is no AOC, unless told.
+#: Clean probability of a class that is not predicted up to which there is no AOC, unless told.
 LABEL_FLOOR = 0.01
 
 
@@ -42,8 +42,9 @@ class Morf(MapOptions):
             ``"drop"``. Numbers with different fills are not comparable.
         steps: of the curve, as ``deletion_curve`` takes them; None for one patch a step.
         floor: images whose clean probability p_0 is not above it have no AOC, in which they would
-            outweigh all others by 1 / p_0, and are counted apart. None becomes 0.01 for labels, and
-            0 for predicted classes, whose p_0 is at least one over the number of classes.
+            outweigh all others by 1 / p_0, and are counted apart. None becomes 0.01 for labels and
+            for one class for all, and 0 for predicted classes, whose p_0 is at least one over the
+            number of classes.
         batch_size: most masked images a forward pass; None for 2,048 patches' worth of them on
             the CPU, which is about where it is fastest, and 32,768 on a GPU.
         amp: bfloat16 autocast.
@@ -62,7 +63,8 @@ class Morf(MapOptions):
 
     def __post_init__(self) -> None:
         if self.floor is None:
-            object.__setattr__(self, "floor", LABEL_FLOOR if self.target == "label" else 0.0)
+            floor = 0.0 if self.target == "predicted" else LABEL_FLOOR
+            object.__setattr__(self, "floor", floor)
 
     def check(self, model: nn.Module) -> None:
         super().check(model)
@@ -108,7 +110,7 @@ class Morf(MapOptions):
                         "method": method,
                         "order": order,
                         "layers": list(explanation.layers),
-                        "head": self.head,
+                        "head": self.head_of(explanation),
                         "fill": self.fill,
                         "target": "embedding" if targets.ndim > 1 else int(targets[i]),
                         "label": sample.label,

@@ -117,8 +117,7 @@ class Sensitivity(MapOptions):
         explanation = explain_graphs(
             capture(model, images),
             get_method(method.removeprefix(UNTRAINED)),
-            layer=self.layer,
-            head=self.head,
+            **self.place(method),
             target=targets,
             gamma=self.gamma,
             seeds=[identity] * len(images),

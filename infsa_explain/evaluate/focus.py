@@ -12,9 +12,8 @@ from infsa_metrics import effective_patches, entropy, gini, token_similarity
 from torch import Tensor, nn
 
 from ..families import unwrapped
-from ..graphs import forward_pass
 from ..randomisation import block_list
-from ..watching import watching
+from ..watching import forward_pass, watching
 from .batches import Batch, MapOptions, patch_scores
 from .rows import Row, number
 

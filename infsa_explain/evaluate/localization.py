@@ -23,6 +23,7 @@ from infsa_metrics import (
 from torch import Tensor, nn
 
 from ..preprocessing import frame_boxes
+from ..ranges import Range
 from .batches import Batch, MapOptions, patch_scores
 from .rows import Row, number
 
@@ -60,6 +61,7 @@ class Boxes(MapOptions):
         super().check(model)
         if self.boxes not in ("all", "label"):
             raise ValueError(f"boxes must be 'all' or 'label', got {self.boxes!r}")
+        Range(0, 100).require("tolerance", self.tolerance)
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         masks = _masks(batch, self)
@@ -72,7 +74,7 @@ class Boxes(MapOptions):
                     "image": sample.image_id,
                     "method": method,
                     "layers": list(explanation.layers),
-                    "head": self.head,
+                    "head": self.head_of(explanation),
                     "label": sample.label,
                     "predicted": batch.predicted[i],
                     **{key: number(values[i]) for key, values in measures.items()},

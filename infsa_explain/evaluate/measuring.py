@@ -67,7 +67,8 @@ def measure(
 
     Returns:
         Rows with ``measure``, ``model``, ``checkpoint``, ``image``, and what the measure says. NaN
-        is None.
+        is None. Where a method has no map of an image, which counts as a constant map, the row has
+        ``no_map``, true.
 
     Raises:
         ValueError: for options out of range, a method that does not suit the model, or labels
@@ -82,11 +83,15 @@ def measure(
 
     def of_samples(samples: Sequence[Sample]) -> list[Row]:
         batch = Batch(subject, samples)
-        return [
+        rows = [
             {"measure": each.name, "model": name, "checkpoint": checkpoint, **row}
             for each in measures
             for row in each.rows(batch)
         ]
+        for row in rows:
+            if row["image"] in batch.missing.get(row.get("method", ""), ()):
+                row["no_map"] = True
+        return rows
 
     of_as_many_as_fit = Halving(of_samples, batch_size, "images")
     rows: list[Row] = []

@@ -14,7 +14,8 @@ from ..graphs import Graphs, capture
 from ..methods import get_method
 from ..methods.explaining import explain_graphs
 from ..randomisation import cascade
-from .batches import UNTRAINED, Batch, MapOptions, choose_methods, patch_scores
+from ..ranges import count as whole_number
+from .batches import UNTRAINED, Batch, MapOptions, patch_scores
 from .rows import Row, number
 
 __all__ = ["Sanity"]
@@ -44,11 +45,14 @@ class Sanity(MapOptions):
         super().check(model)
         if not self.noise > 0:
             raise ValueError(f"noise must be above 0, got {self.noise}")
+        if self.noise > 10:
+            raise ValueError(f"noise must be at most 10 times the range, got {self.noise}")
         if self.draws < 1:
             raise ValueError(f"draws must be at least 1, got {self.draws}")
+        whole_number().require("draws", self.draws)
 
     def rows(self, batch: Batch) -> Iterator[Row]:
-        methods = [m for m in choose_methods(batch.model, self.methods) if UNTRAINED not in m]
+        methods = [m for m in self.chosen(batch.model) if UNTRAINED not in m]
         maps = {method: patch_scores(batch.explanation(method, self)) for method in methods}
         stages: list[str] = []
         rho: dict[str, list[Tensor]] = {method: [] for method in methods}
@@ -81,8 +85,7 @@ class Sanity(MapOptions):
         explanation = explain_graphs(
             graphs,
             get_method(method),
-            layer=self.layer,
-            head=self.head,
+            **self.place(method),
             target=batch.targets(self.target),
             gamma=self.gamma,
             seeds=batch.seeds,

@@ -106,10 +106,7 @@ def require_classes(model: nn.Module, what: str) -> None:
     """
     title = type(unwrapped(model)).__name__
     if not classifies(model):
-        raise ValueError(
-            f"{what} needs classes, and {title} has no classifier; target='embedding' follows its "
-            "features instead, where a measure takes it"
-        )
+        raise ValueError(f"{what} needs classes, and {title} has no classifier")
     if _problem(model) == "regression":
         raise ValueError(
             f"{what} needs classes, and {title} is a regression by its config.problem_type"

@@ -1,7 +1,8 @@
 """Map methods: ways to score the tokens of an image. Each is one function in one registry.
 
-A *layer* method scores the tokens of one layer's graph, per head; :func:`explain` chooses layers
-and heads and averages. A *model* method scores the tokens from all layers at once, or without any.
+A *layer* method scores the tokens of one layer, most of them per head; :func:`explain` chooses
+layers and heads and averages. A *model* method scores the tokens from all layers at once, or
+without any.
 Register one with :func:`layer_method` or :func:`model_method` and it is in ``explain``, the command
 line, the tables and the tests.
 """
@@ -21,20 +22,26 @@ from . import (  # noqa: F401  (their methods register themselves)
 from .explaining import Explanation, explain
 from .registry import (
     METHODS,
+    UNTRAINED,
     Method,
     MethodNotApplicable,
     applicable_methods,
+    check_head,
     get_method,
     layer_method,
     model_method,
 )
+from .targets import class_index
 
 __all__ = [
     "METHODS",
+    "UNTRAINED",
     "Explanation",
     "Method",
     "MethodNotApplicable",
     "applicable_methods",
+    "check_head",
+    "class_index",
     "explain",
     "get_method",
     "layer_method",

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from ..families import Reading
 from ..functional import INITIAL_GAMMA, linear_infsa, linear_weights, pure_infsa
-from ..graphs import Graphs, Layer, attention_layers, forward_pass, inputs_of
-from ..watching import watching
+from ..graphs import Graphs, Layer, attention_layers, inputs_of
+from ..watching import forward_pass, watching
 from .registry import MethodNotApplicable
 
 __all__ = ["LayerGradients", "attention_matrix", "gradients"]

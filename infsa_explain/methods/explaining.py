@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Unpack, cast
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import pad
 
 from ..centrality import Centrality, Perron
 from ..families import unwrapped
@@ -22,11 +27,16 @@ from ..graphs import (
     layer_index,
 )
 from .registry import Method, MethodNotApplicable, Request, get_method
+from .targets import Target, targets_of
+
+if TYPE_CHECKING:
+    from ..heatmap import Display
+    from ..pixels import AnyImage, Region
+    from ..preprocessing import Framing
 
 __all__ = ["Explanation", "Target", "explain", "explain_graphs"]
 
-#: What is explained: a class, or one per image; None for the predicted one; or "embedding".
-Target = int | str | Sequence[int] | Tensor | None
+PERRON_FIELDS = ("error_bound", "residual", "converged", "unique", "resolved", "value", "second")
 
 
 @dataclass(frozen=True)
@@ -38,12 +48,16 @@ class Explanation:
         tokens: (B, N) with the prefix tokens.
         method: the method's name.
         layers: indices of the layers that were used.
-        heads: indices of the heads that were used, or None for a method of the whole model.
+        heads: indices of the heads that were used, or None for a method without heads.
         diagnostics: of the layers used, each (L, B, H), NaN (``dead_heads``: false) for heads that
             a layer with fewer lacks: ``dead_heads`` bool (a control uses none,
             and has those of all), and where the method has them ``min_absorption``,
-            ``invalid_rows``, ``error_bound`` (relative), ``residual``, ``converged``, ``unique``.
+            ``invalid_rows``, ``error_bound`` (of the scores, relative; of a Perron vector, unit
+            2-norm), ``residual``, ``converged``, ``unique``, ``resolved``, ``value``, ``second``.
+            The bound of a method of the whole model, such as ``series``, is (B,).
         logits: (B, C), of the pass that was explained.
+        framing: where the model's preprocessing puts an image; None where the model does not say,
+            or the images were of another size than it makes them.
     """
 
     maps: Tensor
@@ -53,11 +67,62 @@ class Explanation:
     heads: tuple[int, ...] | None
     diagnostics: dict[str, Tensor] = field(repr=False)
     logits: Tensor = field(repr=False)
+    framing: Framing | None = field(default=None, repr=False)
+
+    def overlay(
+        self,
+        image: AnyImage,
+        index: int | None = None,
+        *,
+        region: Region | None = None,
+        **display: Unpack[Display],
+    ) -> NDArray[np.uint8]:
+        """Draw a map over the image it is of, where the model saw it.
+
+        Args:
+            image: the whole image, before it was resized and cropped, as for
+                :func:`infsa_explain.overlay`; also another copy of it, of another size.
+            index: of the map in the batch; not needed for a batch of one.
+            region: as for :func:`infsa_explain.overlay`, for images that were not prepared by
+                :func:`infsa_explain.preprocess`, whose crop is known.
+            **display: as for :func:`infsa_explain.overlay`.
+
+        Returns:
+            (H, W, 3) uint8 RGB, in the image's own size. What the model did not see is darkened.
+
+        Raises:
+            ValueError: without an ``index`` for several maps or with one that is out of range, for
+                a map that is NaN, as it is where every head is dead, or as
+                :func:`infsa_explain.overlay`.
+
+        >>> import infsa_explain
+        >>> model = infsa_explain.load("infvit_linear_digits")
+        >>> photo = np.full((300, 400, 3), 128, dtype=np.uint8)
+        >>> drawn = infsa_explain.explain(model, photo).overlay(photo)
+        >>> drawn.shape, drawn[0, 0].tolist()  # the model saw the middle square
+        ((300, 400, 3), [51, 51, 51])
+        """
+        from ..heatmap import overlay  # which imports matplotlib
+        from ..pixels import to_pixels
+
+        count = len(self.maps)
+        if index is None and count > 1:
+            raise ValueError(f"index must say which of the {count} maps is drawn, got None")
+        chosen = 0 if index is None else index
+        if not -count <= chosen < count:
+            raise ValueError(f"index must be one of {count} maps, 0 to {count - 1}, got {index}")
+        scores = self.maps[chosen]
+        if scores.isnan().all():
+            raise ValueError(f"map {chosen} of {self.method} is NaN: there is nothing to draw")
+        pixels = to_pixels(image, display.pop("mean", None), display.pop("std", None))
+        if region is None and self.framing is not None:
+            region = self.framing.region(*pixels.shape[:2])
+        return overlay(pixels, scores, region=region, **display)
 
 
 def explain(
     model: nn.Module,
-    images: Tensor,
+    images: AnyImage | Iterable[AnyImage],
     method: str = "visits",
     layer: int | str = -1,
     head: int | None = None,
@@ -65,6 +130,7 @@ def explain(
     target: Target = None,
     gamma: float | None = None,
     seeds: Sequence[int | str] | None = None,
+    untrained_seed: int = 0,
 ) -> Explanation:
     """Map where a Vision Transformer looks.
 
@@ -73,16 +139,24 @@ def explain(
 
     Args:
         model: a supported ViT, in any mode; it is left as found.
-        images: (B, 3, H, W), normalised as the model expects, on the model's device.
-        method: a name in ``METHODS``.
-        layer: an index (negative from the end), ``"last"``, or ``"mean"`` over all.
-        head: an index, or None for the mean over heads. Methods of the whole model have none.
-        target: the class to explain, one for all images or one each; the predicted one if None.
-            For methods that are of a class; the others have one map whatever it is. A model with a
-            single logit has two classes, 0 for no and 1 for yes. For a model without a classifier
-            ``"embedding"``: the projection of its features on those of the clean image.
+        images: what is preprocessed already, float with the channels first: (B, 3, H, W), or
+            (3, H, W) for one image, normalised as the model expects, a tensor on the model's
+            device or an array. Or pictures, which are preprocessed: paths, Pillow images, arrays,
+            one or several, as :func:`infsa_explain.preprocess` takes them.
+        method: a name in ``METHODS``, or with ``untrained-`` before it the control that takes the
+            map from the model with fresh weights.
+        layer: an index (negative from the end), ``"last"``, or ``"mean"`` over all; no index for
+            methods of the whole model.
+        head: an index, or None for the mean over heads; left out for methods without heads, which
+            are those of the whole model, and Grad-CAM.
+        target: the class to explain, by number or by name (``"goldfish"``) where the model has
+            names; one for all images or one each; the predicted one if None. For methods that are
+            of a class; the others have one map whatever it is. A model with a single logit has two
+            classes, 0 for no and 1 for yes. For a model without a classifier ``"embedding"``: the
+            projection of its features on those of the clean image.
         gamma: survival per step in (0, 1) in place of the model's own γ (0.95 for softmax).
         seeds: B identities of the images, for methods that draw; their places in the batch if None.
+        untrained_seed: of the fresh weights, for ``untrained-`` methods.
 
     Returns:
         :class:`Explanation`. A head whose scores are all zero, or undefined, is left out of the
@@ -91,10 +165,18 @@ def explain(
 
     Raises:
         ValueError: for an unknown method (the nearest are named), a layer, head or target out of
-            range, a method that is constant or undefined for this kind of attention, or one that
-            is of a class for a model without a classifier.
+            range or that the method does not have, images that are none, a method that is constant
+            or undefined for this kind of attention, or one that is of a class for a model without a
+            classifier.
+
+    >>> import infsa_explain
+    >>> from infsa_explain.data import PhotoDigits
+    >>> model = infsa_explain.load("infvit_linear_digits")
+    >>> explain(model, PhotoDigits("val")[0].image, "relevance", target="8").maps.shape
+    torch.Size([1, 14, 14])
     """
     chosen = get_method(method)
+    chosen.check(layer, head)
     model = unwrapped(model)
     used = None if chosen.scope == "model" else _layers(layer, len(attention_layers(model)))
     return explain_graphs(
@@ -105,9 +187,11 @@ def explain(
         target=target,
         gamma=gamma,
         seeds=seeds,
+        untrained_seed=untrained_seed,
     )
 
 
+@torch.inference_mode(False)  # in which nothing has a gradient
 def explain_graphs(
     graphs: Graphs,
     method: Method,
@@ -117,12 +201,14 @@ def explain_graphs(
     target: Target = None,
     gamma: float | None = None,
     seeds: Sequence[int | str] | None = None,
+    untrained_seed: int = 0,
 ) -> Explanation:
     """As :func:`explain`, from graphs that were captured before: several methods, one pass."""
     for kind in sorted(set(graphs.kinds) - method.kinds):
         raise MethodNotApplicable(
             f"{method.name} is not for {kind} attention, only for {', '.join(sorted(method.kinds))}"
         )
+    method.check(layer, head)
     depth = len(graphs.kinds)
     if method.scope == "model" and len(graphs.layers) < depth:
         raise ValueError(
@@ -136,71 +222,91 @@ def explain_graphs(
     )
     if len(request.seeds) != batch:
         raise ValueError(f"seeds must be one per image ({batch}), got {len(request.seeds)}")
+    if method.untrained:  # of the class that the trained model predicts
+        graphs = _untrained(graphs, untrained_seed)
+    used_heads = None
     if method.scope == "model":
         layers: tuple[int, ...] = () if method.control else tuple(range(depth))
-        used_heads = None
         results = []
-        tokens = method.scores(graphs, request).float()
+        whole = method.scores(graphs, request)
+        tokens = (whole.scores if isinstance(whole, Centrality) else whole).float()
         alive = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
         tokens = tokens.where(alive, torch.nan)
     else:
-        layers = _layers(layer, depth)
-        used_heads = _heads(graphs, layers, head)
+        layers, whole = _layers(layer, depth), None
+        if method.heads:
+            used_heads = _heads(graphs, layers, head)
         results = [method.scores(graphs.layer(i), request, graphs) for i in layers]
         per_layer = [
-            _mean_over_heads(_scores(result, graphs.layer(i)), head, graphs)
+            _layer_scores(result, graphs.layer(i), method.heads, head, graphs)
             for i, result in zip(layers, results, strict=True)
         ]
         tokens = torch.stack(per_layer).nanmean(0).float()
     dead = [dead_heads_of(graphs.layer(i)) for i in layers or range(depth)]
     diagnostics = {"dead_heads": _stack(dead, fill=False), **_diagnostics(results)}
+    if isinstance(whole, Centrality):
+        diagnostics |= {"error_bound": whole.error_bound, "converged": whole.converged}
     maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
-    return Explanation(maps, tokens, method.name, layers, used_heads, diagnostics, graphs.logits)
+    _warn_of_missing(maps, method)
+    return Explanation(
+        maps,
+        tokens,
+        method.name,
+        layers,
+        used_heads,
+        diagnostics,
+        graphs.logits,
+        _framing(graphs),
+    )
 
 
-def targets_of(graphs: Graphs, target: Target) -> Tensor:
-    """What each image is explained for, on the model's device.
+def _warn_of_missing(maps: Tensor, method: Method) -> None:
+    """Warn of images that have no map; the text is the same for all, so that it is said once."""
+    if maps.isnan().all(-1).all(-1).any():
+        zero = "its scores are zero everywhere"
+        if method.class_specific:
+            zero = "the gradient of what is explained is zero"
+        dead = "" if method.scope == "model" else ", or every head is dead"
+        warnings.warn(f"{method.name} has no map for some images (NaN): {zero}{dead}", stacklevel=3)
 
-    Returns:
-        (B,) long, classes; or (B, D), for a model without a classifier, its features at unit
-        length.
 
-    Raises:
-        ValueError: for a class that the model has no output for, or not one per image.
-    """
-    if graphs.output == "embedding":
-        features = graphs.logits
-        if isinstance(target, Tensor) and target.shape == features.shape:
-            features = target.to(features)
-        elif target is not None and not (isinstance(target, str) and target == "embedding"):
-            raise ValueError(
-                "target must be 'embedding' for a model without a classifier, or the features "
-                f"themselves, {tuple(features.shape)}; got {target!r}"
-            )
-        return normalize(features)
-    if isinstance(target, str):
-        raise ValueError(
-            f"target must be a class, got {target!r}; 'embedding' is for a model without a "
-            "classifier (num_classes=0)"
-            if target == "embedding"
-            else f"target must be the index of a class, got {target!r}"
-        )
-    batch, classes = graphs.class_logits.shape
-    if target is None:
-        return graphs.class_logits.argmax(-1)
-    targets = torch.as_tensor(target, device=graphs.logits.device)
-    if targets.ndim == 0:
-        targets = targets.expand(batch)
-    if targets.shape != (batch,) or targets.is_floating_point():
-        raise ValueError(
-            f"target must be a class, or one per image ({batch}), got {tuple(targets.shape)} of "
-            f"{targets.dtype}"
-        )
-    if targets.min() < 0 or targets.max() >= classes:
-        raise ValueError(
-            f"target must be a class of the model, 0 to {classes - 1}, got {targets.tolist()}"
-        )
-    return targets.long()
+#: The graphs of the models with fresh weights, by seed, of graphs that are in use.
+_UNTRAINED: WeakKeyDictionary[Graphs, dict[int, Graphs]] = WeakKeyDictionary()
+
+
+def _untrained(graphs: Graphs, seed: int) -> Graphs:
+    """The same layers of the same images, in the model with fresh weights."""
+    from ..models import untrained  # which imports timm
+
+    known = _UNTRAINED.setdefault(graphs, {})
+    if seed not in known:
+        known[seed] = capture(untrained(graphs.model, seed), graphs.images, graphs.indices)
+    return known[seed]
+
+
+def _framing(graphs: Graphs) -> Framing | None:
+    """Where the model's input lies in an image, if the images are as its preprocessing has them."""
+    from ..preprocessing import Framing, data_config
+
+    try:
+        config = data_config(graphs.model)
+    except ValueError:
+        return None
+    same = tuple(graphs.images.shape[-2:]) == tuple(config["input_size"][-2:])
+    return Framing(config) if same else None
+
+
+def _layer_scores(
+    result: Tensor | Centrality | Perron,
+    layer: Layer,
+    has_heads: bool,
+    head: int | None,
+    graphs: Graphs,
+) -> Tensor:
+    """(B, N) of one layer, summing to 1 over the patches; NaN where there is no map."""
+    if not has_heads:
+        return _mean_over_heads(cast(Tensor, result)[:, None], None, graphs)
+    return _mean_over_heads(_scores(result, layer), head, graphs)
 
 
 def require_class(graphs: Graphs, method: Method, target: Target) -> None:
@@ -248,7 +354,7 @@ def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tenso
         return {}
     names = {
         Centrality: ("error_bound", "converged", "min_absorption", "invalid_rows"),
-        Perron: ("residual", "converged", "unique", "value", "second"),
+        Perron: PERRON_FIELDS,
     }.get(type(results[0]), ())
     return {name: _stack([getattr(result, name) for result in results]) for name in names}
 
@@ -261,11 +367,17 @@ def _stack(per_layer: list[Tensor], fill: float = torch.nan) -> Tensor:
     most = max(x.shape[-1] for x in per_layer)
     if all(x.shape[-1] == most for x in per_layer):
         return torch.stack(per_layer)
-    wide = [x.float() if math.isnan(fill) else x for x in per_layer]
+    wide = [x if x.is_floating_point() or not math.isnan(fill) else x.float() for x in per_layer]
     return torch.stack([pad(x, (0, most - x.shape[-1]), value=fill) for x in wide])
 
 
 def _layers(layer: int | str, depth: int) -> tuple[int, ...]:
     if layer == "mean":
         return tuple(range(depth))
-    return (layer_index(-1 if layer == "last" else layer, depth),)
+    words = "a whole number, 'last' or 'mean'"
+    return (layer_index(-1 if layer == "last" else layer, depth, expected=words),)
+
+
+def _head(head: int, heads: int) -> int:
+    words = "a whole number, or None for the mean over heads"
+    return layer_index(head, heads, "head", words)

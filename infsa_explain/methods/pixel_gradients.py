@@ -20,7 +20,8 @@ from infsa_metrics import class_logits, output_tensor
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from ..graphs import Graphs, forward_pass, patch_grid
+from ..graphs import Graphs, patch_grid
+from ..watching import forward_pass
 from .backward import require_gradients, scores_of
 from .controls import with_prefix
 from .registry import Request, model_method
@@ -117,7 +118,7 @@ def gradient_shap(logits: Logits, image: Tensor, target: int) -> Tensor:
     shap = GradientShap(logits)
     passes = []
     for _ in range(SAMPLES // PASS):
-        noise = torch.randn(PASS, *image.shape[1:]).to(image)
+        noise = torch.randn(PASS, *image.shape[1:], dtype=torch.float32).to(image)
         passes.append(shap.attribute(image, noise, n_samples=PASS, stdevs=0.0, target=target))
     return torch.stack(passes).mean(0)
 

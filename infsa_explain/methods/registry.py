@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -14,9 +14,11 @@ from ..graphs import Graphs, Layer
 
 __all__ = [
     "METHODS",
+    "UNTRAINED",
     "Method",
     "MethodNotApplicable",
     "applicable_methods",
+    "check_head",
     "get_method",
     "layer_method",
     "model_method",
@@ -47,7 +49,7 @@ class Request:
 
 
 LayerScores = Callable[[Layer, Request, Graphs], Tensor | Centrality | Perron]
-ModelScores = Callable[[Graphs, Request], Tensor]
+ModelScores = Callable[[Graphs, Request], Tensor | Centrality]
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,12 @@ class Method:
         kinds: kinds of attention it is for.
         control: whether it looks at nothing the model computed.
         class_specific: whether its map is of a class, ``Request.targets``.
+        heads: whether it scores each head of a layer.
         scores: layer scope: (layer, request, graphs) → (B, H, N), a ``Centrality`` or a
-            ``Perron``; model scope: (graphs, request) → (B, N). Prefix tokens included.
+            ``Perron``, or without heads (B, N); model scope: (graphs, request) → (B, N), or a
+            ``Centrality`` of that shape. Prefix tokens included.
         summary: one line, from the docstring.
+        untrained: whether the map is that of the model with fresh weights.
     """
 
     name: str
@@ -70,22 +75,60 @@ class Method:
     kinds: frozenset[str]
     control: bool
     class_specific: bool
+    heads: bool
     scores: Callable[..., Any]
     summary: str
+    untrained: bool = False
+
+    @property
+    def layers(self) -> bool:
+        """Whether it scores each layer."""
+        return self.scope == "layer"
+
+    def check(self, layer: int | str, head: int | None) -> None:
+        """Raise a ValueError for a layer or a head that the method does not have."""
+        if head is not None and not self.heads:
+            raise ValueError(
+                f"head must be left out for {self.name}, which has no heads, got {head}"
+            )
+        if self.scope == "model" and str(layer) not in ("-1", "last", "mean"):
+            raise ValueError(
+                f"layer must be left out for {self.name}, which is of the whole model, got {layer}"
+            )
+
+    def choice(self, layer: int | str, head: int | None) -> dict[str, Any]:
+        """Arguments of ``explain``: of a layer and a head for several methods what this one has."""
+        return {
+            "layer": layer if self.scope == "layer" else -1,
+            "head": head if self.heads else None,
+        }
 
 
 METHODS: dict[str, Method] = {}
+#: Before a method's name: the same map, from the model with fresh weights.
+UNTRAINED = "untrained-"
 EVERY_KIND = ("linear", "pure", "softmax")
 
 
 def layer_method(
-    name: str, *, kinds: Sequence[str] = EVERY_KIND, class_specific: bool = False
+    name: str,
+    *,
+    kinds: Sequence[str] = EVERY_KIND,
+    class_specific: bool = False,
+    heads: bool = True,
 ) -> Callable[[LayerScores], LayerScores]:
-    """Register a method that scores each layer and head."""
+    """Register a method that scores each layer and, unless told, each of its heads."""
 
     def register(scores: LayerScores) -> LayerScores:
         METHODS[name] = Method(
-            name, "layer", frozenset(kinds), False, class_specific, scores, _summary(scores)
+            name,
+            "layer",
+            frozenset(kinds),
+            control=False,
+            class_specific=class_specific,
+            heads=heads,
+            scores=scores,
+            summary=_summary(scores),
         )
         return scores
 
@@ -103,7 +146,14 @@ def model_method(
 
     def register(scores: ModelScores) -> ModelScores:
         METHODS[name] = Method(
-            name, "model", frozenset(kinds), control, class_specific, scores, _summary(scores)
+            name,
+            "model",
+            frozenset(kinds),
+            control=control,
+            class_specific=class_specific,
+            heads=False,
+            scores=scores,
+            summary=_summary(scores),
         )
         return scores
 
@@ -111,15 +161,34 @@ def model_method(
 
 
 def get_method(name: str) -> Method:
-    """The method of that name.
+    """The method of that name; ``untrained-visits``, and so with any name, is its control.
 
     Raises:
         ValueError: if there is none; names the nearest.
     """
-    if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=3) or sorted(METHODS)
-        raise ValueError(f"unknown method {name!r}; did you mean {', '.join(near)}?")
-    return METHODS[name]
+    known = name.removeprefix(UNTRAINED)
+    if known not in METHODS:
+        near = difflib.get_close_matches(known, METHODS, n=3) or sorted(METHODS)
+        prefix = name[: len(name) - len(known)]
+        likely = ", ".join(prefix + other for other in near)
+        raise ValueError(f"unknown method {name!r}; did you mean {likely}?")
+    if known == name:
+        return METHODS[name]
+    return replace(METHODS[known], name=name, untrained=True)
+
+
+def check_head(names: Iterable[str], head: int | None) -> None:
+    """Raise a ValueError where several methods are asked for a head, and one of them has none.
+
+    Controls stand beside the others without one.
+    """
+    if head is None:
+        return
+    methods = [get_method(name) for name in names]
+    without = [method.name for method in methods if not (method.heads or method.control)]
+    if without or not any(method.heads for method in methods):
+        names = ", ".join(without or [method.name for method in methods])
+        raise ValueError(f"head must be left out for {names}, without heads, got {head}")
 
 
 def applicable_methods(kinds: set[str]) -> list[str]:

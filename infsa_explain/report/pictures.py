@@ -25,7 +25,7 @@ from ..evaluate import fingerprint, labelled
 from ..evaluate.batches import Batch, MapOptions, Subject
 from ..evaluate.rows import Row
 from ..families import class_names
-from ..heatmap import overlay
+from ..heatmap import overlay, whole
 from ..preprocessing import frame_boxes, visible_region
 from .tables import by_model, per_image, unique
 from .writing import Report
@@ -149,7 +149,9 @@ def draw_gallery(
                     f"{100 * value:.1f}",
                     _facts(row, models[model], images[model].classes),
                     plain.setdefault(_uri(pixels), len(plain)),
-                    _uri(overlay(pixels, scores)) if np.isfinite(scores).all() else "",
+                    _uri(overlay(pixels, scores, region=whole(pixels)))
+                    if np.isfinite(scores).all()
+                    else "",
                     _boxes(batch, sample),
                     pixels.shape[1] / pixels.shape[0],
                 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,28 @@ class Report:
 
     Attributes:
         summaries: by measure, as the measure's section has them.
+
+    Raises:
+        ValueError: if a method has no map of any image.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows: dict[str, list[Row]] = {}
         for row in rows:
             self.rows.setdefault(row["measure"], []).append(row)
+        self.missing = _missing_maps(rows)
         self.summaries = {
             measure: SECTIONS[measure].summarise(own) for measure, own in self.rows.items()
         }
 
     def tables(self) -> list[Table]:
         """All tables, in the order of the measures."""
-        return [
-            table
-            for measure, summaries in self.summaries.items()
-            for table in SECTIONS[measure].tables(summaries)
-        ]
+        tables = []
+        for measure, summaries in self.summaries.items():
+            first, *others = SECTIONS[measure].tables(summaries)
+            note = "; ".join(filter(None, [first.note, self.missing.get(measure, "")]))
+            tables += [replace(first, note=note), *others]
+        return tables
 
     def plain(self) -> dict[str, Any]:
         """The summaries as what JSON is made of, by measure."""
@@ -57,6 +63,32 @@ def write_report(folder: Path, rows: Sequence[Row]) -> Report:
     for measure, own in report.rows.items():
         SECTIONS[measure].draw(folder, own)
     return report
+
+
+def _missing_maps(rows: Sequence[Row]) -> dict[str, str]:
+    """Sentences, by measure, on methods that have no map of some images.
+
+    Raises:
+        ValueError: if one has no map of any image.
+    """
+    seen: defaultdict[tuple[str, str, str], list[bool]] = defaultdict(list)
+    for row in rows:
+        if "method" in row:
+            key = row["measure"], row["model"], row["method"]
+            seen[key].append(row.get("no_map", False))
+    notes: defaultdict[str, list[str]] = defaultdict(list)
+    for (measure, model, method), lacks in seen.items():
+        if all(lacks):
+            raise ValueError(
+                f"{method} has no map of any image with {model}: its scores or gradients are zero, "
+                "or all heads are dead; leave it out of the methods"
+            )
+        if any(lacks):
+            notes[measure].append(f"{method} of {model}, {sum(lacks)} of {len(lacks)} rows")
+    return {
+        measure: f"no map, counted as a constant one: {', '.join(which)}"
+        for measure, which in notes.items()
+    }
 
 
 def _plain(value: Any) -> Any:

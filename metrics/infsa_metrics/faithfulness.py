@@ -10,6 +10,7 @@ Source: Yeh et al. 2019, On the (In)fidelity and Sensitivity of Explanations (ar
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -164,7 +165,7 @@ def sensitivity_max(
 
     targets, seeds = _checked(images, targets, seeds, batch_size)
     _require(_positive(samples), "samples", "an integer from 1", samples)
-    _require(radius > 0, "radius", "a number above 0", radius)
+    _require(0 < radius < math.inf, "radius", "a number above 0", radius)
 
     def of_image(i: int) -> Tensor:
         generator = _generator(seeds[i])
@@ -180,7 +181,9 @@ def sensitivity_max(
             return (flat.where((flat != 0).any(1, keepdim=True), torch.nan),)
 
         def shake(batch: Tensor) -> Tensor:
-            draws = [torch.rand(batch.shape[1:], generator=generator) for _ in batch]
+            draws = [
+                torch.rand(batch.shape[1:], generator=generator, dtype=torch.float32) for _ in batch
+            ]
             return batch + (radius * (2 * torch.stack(draws) - 1)).to(batch)
 
         value: Tensor = captum_sensitivity_max(

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2.functional import gaussian_blur  # type: ignore[import-untyped, unused-ignore]
 
 from infsa_metrics.deletion import PredictMasked
 from infsa_metrics.outputs import Output, class_probabilities, eval_mode, output_tensor
@@ -59,7 +58,13 @@ def mean_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: i
 @register_fill("black")
 def black_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
     """Black before normalisation: (0 − mean) / std in each channel."""
-    if mean is None or std is None or len(mean) != len(std) or min(std, default=0) <= 0:
+    if (
+        mean is None
+        or std is None
+        or len(mean) != len(std)
+        or min(std, default=0) <= 0
+        or not all(map(math.isfinite, [*mean, *std]))
+    ):
         got = f"mean={mean}, std={std}"
         raise ValueError(f"mean, std: expected one mean and one std > 0 a channel, got {got}")
     colour = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
@@ -76,6 +81,7 @@ def black_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: 
 @register_fill("blur")
 def blur_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
     """The image itself under a heavy Gaussian blur: σ = min(H, W) / 8, cut off at 3σ."""
+    from torchvision.transforms.v2.functional import gaussian_blur
 
     def replace(images: Tensor) -> Tensor:
         side = min(images.shape[-2:])
@@ -95,7 +101,7 @@ def noise_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: 
 
     def replace(images: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return torch.randn(images.shape[1:], generator=generator).to(images)
+        return torch.randn(images.shape[1:], generator=generator, dtype=torch.float32).to(images)
 
     return replace
 
