@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import io
 import os
@@ -98,6 +99,8 @@ def _message(error: Exception) -> str:
         text = one_line(error.format_message())  # type: ignore[attr-defined]
         return f"{text} (--help shows the options)"
     text = one_line(str(error)) or type(error).__name__
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        return f"{text}: the standard output could not be written"  # all other files are named
     if isinstance(error, (ValueError, OSError)):
         return text
     if isinstance(error, (MemoryError, RuntimeError)):

@@ -7,6 +7,7 @@ Nothing that a checkpoint holds is ever run.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import inspect
 import json
 import os
@@ -33,7 +34,7 @@ from .graphs import attention_layers
 from .positions import size_of
 from .preprocessing import data_config
 
-__all__ = ["change", "is_checkpoint", "read_checkpoint", "rebuild", "save"]
+__all__ = ["change", "fingerprint", "is_checkpoint", "read_checkpoint", "rebuild", "save"]
 
 #: Endings of checkpoints; the last is of the index of one in several files.
 INDEX = ".index.json"
@@ -292,3 +293,12 @@ def change(
         model.set_input_size(img_size)
     if num_classes is not None and num_classes != model.num_classes:
         model.reset_classifier(num_classes)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Hex digest of a model's weights."""
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(key.encode())
+        digest.update(value.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -44,7 +44,8 @@ def contact_sheet(
         **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
 
     Returns:
-        A figure apart from pyplot's state. What a model predicts stands above its first map.
+        A figure apart from pyplot's state. What a model predicts stands above its first map; layer
+        and head, which are for the methods that have them, stand below.
 
     Raises:
         ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or without
@@ -81,4 +82,19 @@ def contact_sheet(
                 lines.append("" if i else seen.prediction)
                 panels.append(Panel(seen.pixels, look.scores, "\n".join(lines), seen.boxes))
         rows.append(panels)
-    return draw(rows, scale=scale, **display)
+    caption = _choice(layer, head, gamma, target)
+    return draw(rows, scale=scale, caption=caption, **display)
+
+
+def _choice(
+    layer: int | str, head: int | None, gamma: float | None, target: int | str | None
+) -> str:
+    """What was chosen for the methods that have it, such as "last layer, mean over heads"."""
+    words = {"-1": "last layer", "last": "last layer", "mean": "mean over layers"}
+    facts = [
+        words.get(str(layer), f"layer {layer}"),
+        "mean over heads" if head is None else f"head {head}",
+        "" if gamma is None else f"γ {gamma:.2f}",
+        "" if target is None else f"of class {target}",
+    ]
+    return ", ".join(filter(None, facts))

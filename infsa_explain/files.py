@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,54 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["append_alone", "replacing", "write_text"]
+__all__ = [
+    "append_alone",
+    "check_file",
+    "check_folder",
+    "make_folder",
+    "naming",
+    "replacing",
+    "write_text",
+]
+
+#: What the system says of a full disk, a full quota, and a file that is too large.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: Free bytes below which a disk is taken for full, where a library does not say why it failed.
+LITTLE = 2**16
+
+
+@contextmanager
+def naming(
+    path: str | os.PathLike[str], advice: str = "free some space, or write elsewhere"
+) -> Iterator[None]:
+    """Say of an error in writing a file which file it is, and of a full disk what to do.
+
+    Raises:
+        OSError: with the path, in place of one without it, or of another library's error where
+            the disk is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = getattr(error, "errno", None)
+        if number not in FULL and not isinstance(error, ValueError):
+            # NumPy and PyTorch do not say so; safetensors does in its text, and has tidied up.
+            told = os.strerror(errno.ENOSPC) in str(error)
+            number = errno.ENOSPC if told or _is_full(Path(path)) else number
+        if number in FULL:
+            raise OSError(number, f"{os.strerror(number)}: {advice}", str(path)) from error
+        if isinstance(error, OSError) and error.filename is None:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise OSError(error.errno or errno.EIO, reason, str(path)) from error
+        raise
+
+
+def _is_full(path: Path) -> bool:
+    """Whether the disk that a file lies on, or would lie on, has next to no space left."""
+    try:
+        return shutil.disk_usage(path.parent).free < LITTLE
+    except OSError:  # no such folder
+        return False
 
 
 @contextmanager
@@ -22,7 +71,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside ``path``, to be written, that takes its place at the end.
 
     Whoever opens ``path`` finds either what was there before or all of what is written, also after
-    a kill, a power cut or on a full disk. After an error ``path`` is as it was.
+    a kill, a power cut or on a full disk. After an error ``path`` is as it was, and the error names
+    it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -35,10 +85,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     # Several processes may write the same file; its ending tells libraries the format.
     temporary = final.with_name(f".{secrets.token_hex(4)}.tmp{final.suffix}")
     try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(final)
+        with naming(final):
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -47,6 +98,34 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write text in UTF-8, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder that --out names, made if need be.
+
+    Raises:
+        ValueError: if it is a file, or would lie in one.
+    """
+    folder = Path(path)
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise a ValueError if a path that is to be a folder is a file, or would lie in one."""
+    for place in (Path(path), *Path(path).parents):
+        if place.exists() or place.is_symlink():
+            if not place.is_dir():
+                raise ValueError(f"{place} is a file; --out needs a folder")
+            return
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raise a ValueError if a path that is to be a file is a folder, or would lie in a file."""
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder; --out needs the name of a file")
+    check_folder(Path(path).parent)
 
 
 def append_alone(path: Path) -> BinaryIO:

@@ -1,22 +1,158 @@
-"""Maps of an image, written to disk: what ``python -m infsa_explain map`` does."""
+"""Maps of images, written to disk: what ``python -m infsa_explain map`` does."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
 
+from .checkpoints import fingerprint
 from .data.samples import Sample
 from .figures import figure
-from .files import replacing
+from .files import check_folder, make_folder, replacing
+from .heatmap import whole
+from .methods import check_head, get_method
+from .picture_files import check_picture, mark_of, save_picture
 from .views import view
 
-__all__ = ["file_stems", "write_maps"]
+__all__ = ["MapWriter", "file_stems", "write_maps"]
+
+#: Bytes of a file's name without its ending, at most; systems take 255 with it.
+LONGEST = 240
+
+
+@dataclass(frozen=True)
+class MapWriter:
+    """Writes the maps of a model, image by image: an overlay beside its colour bar, the raw map.
+
+    Files are named after the image and the method, and after what else is not the default: the
+    model's name, layer, head, γ, class and seed. So no map takes the place of another; where one
+    would, as for two models of one name, it is refused.
+
+    Attributes:
+        model: a supported ViT.
+        methods: names of map methods.
+        out: a folder, made if need be.
+        name: of the model, in the files' names; left out if empty.
+        layer, head, gamma, target: as in :func:`infsa_explain.explain`; a layer and a head are for
+            the methods that have them.
+        seed: of the fresh weights, for ``untrained-`` methods.
+        force: write over pictures of something else.
+    """
+
+    model: nn.Module
+    methods: Sequence[str]
+    out: Path
+    name: str = ""
+    layer: int | str = "last"
+    head: int | None = None
+    gamma: float | None = None
+    target: int | str | None = None
+    seed: int = 0
+    force: bool = False
+
+    @cached_property
+    def _weights(self) -> str:
+        return fingerprint(self.model)
+
+    def check(self, stem: str, source: str) -> None:
+        """Refuse, before any work, to write the maps of an image.
+
+        Args:
+            stem: of the files' names.
+            source: what tells the image from all others, such as its path.
+
+        Raises:
+            ValueError: for an unknown method, a head where there is none, a folder that is a file,
+                or, unless ``force``, where there are maps of something else.
+        """
+        check_head(self.methods, self.head)
+        check_folder(self.out)
+        for method in self.methods:
+            raw, picture = self._paths(stem, method)
+            mark = self._mark(method, source)
+            check_picture(picture, mark, force=self.force)
+            if raw.exists() and not (self.force or picture.exists()):
+                raise ValueError(
+                    f"{raw} is there already, without a picture that says what it is of; choose "
+                    "another --out, or --force"
+                )
+
+    def write(self, sample: Sample, stem: str, source: str) -> Iterator[Path]:
+        """Write the maps of an image.
+
+        Args:
+            sample: the image; what is shown is the part that the model sees.
+            stem, source: as for :meth:`check`.
+
+        Yields:
+            The paths, as they are written. Nothing is written before every method is known to work.
+
+        Raises:
+            ValueError: as :meth:`check`, and as :func:`infsa_explain.explain`.
+        """
+        self.check(stem, source)
+        seen = view(
+            self.model,
+            sample.image,
+            boxes=sample.boxes,
+            seed=sample.image_id,
+            untrained_seed=self.seed,
+        )
+        looks = seen.explain_all(self.methods, self.layer, self.head, self.gamma, self.target)
+        make_folder(self.out)
+        for method, look in zip(self.methods, looks, strict=True):
+            raw, picture = self._paths(stem, method)
+            drawn = figure(
+                seen.pixels,
+                look.scores,
+                title=seen.prediction,
+                caption=look.caption,
+                boxes=seen.boxes,
+                region=whole(seen.pixels),
+            )
+            # The picture first: it says what the raw map is of.
+            save_picture(drawn, picture, self._mark(method, source), dpi=150)
+            with replacing(raw) as temporary:
+                np.save(temporary, look.scores)
+            yield from (raw, picture)
+
+    def _choice(self, method: str) -> dict[str, Any]:
+        """What was chosen of all that decides the map of a method; the defaults are None."""
+        known = get_method(method)
+        choice = known.choice(self.layer, self.head)
+        return {
+            "layer": None if str(choice["layer"]) in ("-1", "last") else str(choice["layer"]),
+            "head": choice["head"],
+            "gamma": None if known.control else self.gamma,
+            "class": self.target if known.class_specific else None,
+            "seed": self.seed or None if known.untrained else None,
+        }
+
+    def _paths(self, stem: str, method: str) -> tuple[Path, Path]:
+        """Of the raw map and of the picture."""
+        marks = [
+            f"{key}-{value}" for key, value in self._choice(method).items() if value is not None
+        ]
+        parts = [_safe(part) for part in (self.name, method, *marks) if part]
+        name = ".".join([stem, *parts])
+        if len(name.encode()) > LONGEST:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+            name = f"{name.encode()[: LONGEST - 9].decode(errors='ignore')}-{digest}"
+        return self.out / f"{name}.npy", self.out / f"{name}.png"
+
+    def _mark(self, method: str, source: str) -> str:
+        facts = {"weights": self._weights, "image": source, "method": method}
+        return mark_of(facts | self._choice(method))
 
 
 def write_maps(
@@ -26,46 +162,24 @@ def write_maps(
     out: str | os.PathLike[str],
     *,
     stem: str | None = None,
-    layer: int | str = "last",
-    head: int | None = None,
-    gamma: float | None = None,
+    source: str | None = None,
+    **options: Any,
 ) -> Iterator[Path]:
-    """Write an overlay beside its colour bar (PNG) and the raw map (.npy) for every method.
+    """Write the maps of one image: see :class:`MapWriter`, whose attributes ``options`` are.
 
     Args:
-        model: a supported ViT.
+        model, methods, out: as for :class:`MapWriter`.
         sample: the image; what is shown is the part that the model sees.
-        methods: names of map methods.
-        out: a folder, made if need be.
-        stem: of the files' names, which go on with the method; that of :func:`file_stems` if None.
-        layer: as in :func:`infsa_explain.explain`.
-        head: as in :func:`infsa_explain.explain`.
-        gamma: as in :func:`infsa_explain.explain`.
+        stem: of the files' names; that of :func:`file_stems` if None.
+        source: what tells the image from all others; its ``image_id`` if None.
+        **options: further attributes of :class:`MapWriter`.
 
     Yields:
         The paths, as they are written. Nothing is written before every method is known to work.
     """
-    seen = view(model, sample.image, boxes=sample.boxes, seed=sample.image_id)
-    looks = [seen.explain(method, layer, head, gamma) for method in methods]
     (stem,) = file_stems([sample.image_id]) if stem is None else [stem]
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    for look in looks:
-        path = folder / f"{stem}.{look.explanation.method}"
-        raw, picture = (path.with_name(path.name + ending) for ending in (".npy", ".png"))
-        with replacing(raw) as temporary:
-            np.save(temporary, look.scores)
-        yield raw
-        drawn = figure(
-            seen.pixels,
-            look.scores,
-            title=seen.prediction,
-            caption=look.caption,
-            boxes=seen.boxes,
-        )
-        with replacing(picture) as temporary:
-            drawn.savefig(temporary, dpi=150)
-        yield picture
+    source = sample.image_id if source is None else source
+    yield from MapWriter(model, methods, Path(out), **options).write(sample, stem, source)
 
 
 def file_stems(image_ids: Iterable[str]) -> list[str]:
@@ -76,11 +190,15 @@ def file_stems(image_ids: Iterable[str]) -> list[str]:
     """
     stems: list[str] = []
     for image_id in image_ids:
-        safe = re.sub(r"[^\w.-]+", "_", image_id).lstrip(".-")
-        stem = short = safe.encode()[:200].decode(errors="ignore") or "image"
+        stem = short = _safe(image_id).encode()[:200].decode(errors="ignore") or "image"
         for number in count(2):
             if stem not in stems:
                 break
             stem = f"{short}-{number}"
         stems.append(stem)
     return stems
+
+
+def _safe(text: str) -> str:
+    """A text as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "_", text).lstrip(".-")

@@ -35,7 +35,7 @@ from .data.matching import labels_of, match_labels
 from .data.reading import read_json
 from .data.subsets import known_labels
 from .families import class_names
-from .files import replacing, write_text
+from .files import check_folder, make_folder, naming, replacing, write_text
 from .models import load
 from .preprocessing import data_config
 from .recipes import Recipe
@@ -149,7 +149,7 @@ def train(
             gamma_range(average),
             round(time.monotonic() - began, 1),
         )
-        with (folder / "log.jsonl").open("a") as log:
+        with naming(folder / "log.jsonl"), (folder / "log.jsonl").open("a") as log:
             log.write(json.dumps(asdict(result)) + "\n")
         _save_state(
             last,
@@ -334,8 +334,7 @@ def _reorder(model: VisionTransformer, outputs: list[int]) -> None:
 
 def _must_be_free(folder: Path, recipe: Recipe, resume: bool) -> None:
     """Refuse a folder that holds another run, or this one where it is not to be resumed."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; --out needs a folder")
+    check_folder(folder)
     path = folder / "recipe.json"
     if not path.exists():
         return
@@ -351,7 +350,7 @@ def _must_be_free(folder: Path, recipe: Recipe, resume: bool) -> None:
 
 def _claim(folder: Path, recipe: Recipe) -> None:
     """Make the folder this recipe's."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_text(folder / "recipe.json", json.dumps(asdict(recipe), indent=2) + "\n")
 
 

@@ -279,13 +279,14 @@ def test_map_writes_an_overlay_and_the_raw_map(cli, tmp_path):
     out = tmp_path / "maps"
     code, stdout, _ = cli("map", photo, "--method", "visits,linear", "--layer", 0, "--out", out)
     assert code == 0
-    names = [f"a_photo_wide.png.{m}.{e}" for m in ("visits", "linear") for e in ("npy", "png")]
+    stem = "a_photo_wide.png"
+    names = [f"{stem}.{m}.layer-0.{e}" for m in ("visits", "linear") for e in ("npy", "png")]
     assert sorted(path.name for path in out.iterdir()) == sorted(names)
     assert len(stdout.split("\n")) == 4 + 1
-    raw = np.load(out / "a_photo_wide.png.visits.npy")
+    raw = np.load(out / f"{stem}.visits.layer-0.npy")
     assert raw.shape == (14, 14)
     assert raw.sum() == pytest.approx(1, abs=1e-5)
-    with Image.open(out / "a_photo_wide.png.visits.png") as picture:
+    with Image.open(out / f"{stem}.visits.layer-0.png") as picture:
         assert picture.size[0] > 600
 
 
@@ -333,7 +334,15 @@ def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
         (("morf", "--steps", "many"), 2, "--steps must be a number or 'few' or 'full'"),
         (("morf", "--steps", "500"), 2, "steps"),
         (("morf", "--data", "nowhere"), 2, "'nowhere'"),
-        (("morf", "--limit", "0"), 2, "size must be at least 1"),
+        (("morf", "--limit", "0"), 2, "Invalid value for '--limit'"),
+        (("gallery", "--limit", "0"), 2, "Invalid value for '--limit'"),
+        (("morf", "--layer", "0", "--layer", "1"), 2, "--layer takes one value, and is given 2"),
+        (("map", "--head", "0", "--head=1"), 2, "--head takes one value, and is given 2"),
+        (("morf", "--methods", "visits,"), 2, "--methods must be names with commas, got 'visits,'"),
+        (("evaluate", "--metrics", ""), 2, "--metrics must be names with commas, got ''"),
+        (("morf", "--seed", "-1"), 2, "Invalid value for '--seed'"),
+        (("morf", "--seed", "9" * 25), 2, "'--seed': "),
+        (("map", "--seed", "-1"), 2, "Invalid value for '--seed'"),
         (("morf", "--target", "truth"), 2, "'0', '1', '2', …; or 'predicted', or 'label'"),
         (("morf", "--shard", "3/2"), 2, "--shard must be i/n"),
         (("evaluate", "--metrics", "morf,luck"), 2, "--metrics must be of morf, boxes"),

@@ -204,6 +204,11 @@ class TestCommands:
         code, _, error = cli(*options, "--split", "dev")
         assert code == 2 and "--split must be 'train', 'val' or 'test', got 'dev'" in error
 
+    def test_name_the_model_of_several(self, cli, beacons):
+        models = ("--model", "infvit_linear_digits", "--model", "vit_softmax_digits")
+        code, _, error = cli("accuracy", *models, "--data", beacons)
+        assert code == 2 and error.startswith("error: infvit_linear_digits: accuracy needs labels")
+
     @pytest.mark.shared
     def test_photographs_of_three_classes(self, cli, shared, tmp_path):
         """In folders named as the model's classes, and with the labels that a map gives."""

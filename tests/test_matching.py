@@ -227,6 +227,23 @@ class TestByPosition:
         assert [data[i].label for i in range(4)] == [0, 1, 2, 3]
         assert match_labels(PhotoDigits("val", 3), None, outputs=10).how == how
 
+    def test_numbers_of_a_table_are_labels(self, tmp_path):
+        """Whichever of them there are; unlike folders, whose numbers may be names."""
+        for i in range(3):
+            Image.new("RGB", (4, 3)).save(tmp_path / f"{i}.png")
+        table = tmp_path / "a.csv"
+        table.write_text("path,label,x0,y0,x1,y1\n0.png,7,,,,\n1.png,2,,,,\n2.png,0,,,,\n")
+        data = open_data(table)
+        for part in (data, Subset(data, [0, 1, 2])):
+            found = match_labels(part, None, outputs=10).data
+            assert [found[i].label for i in range(3)] == [7, 2, 0]
+        for outputs in (7, None):
+            with pytest.raises(LabelMismatch, match="numbers 8 classes"):
+                match_labels(data, None, outputs=outputs)
+        names = ["0", "2", "7"]
+        found = match_labels(data, names).data
+        assert [found[i].label for i in range(3)] == [2, 1, 0]
+
     @pytest.mark.parametrize(
         ("classes", "outputs", "words"),
         [

@@ -388,7 +388,7 @@ def test_a_folder_that_is_no_run(cli, tmp_path, config, message):
 def test_a_run_without_rows_and_a_folder_as_file(cli, tmp_path):
     folder = write_run(tmp_path / "run")
     code, _, stderr = cli("report", folder, "--no-images", "--out", tmp_path)
-    assert code == 2 and "the report needs the name of a file" in stderr
+    assert code == 2 and "--out needs the name of a file" in stderr
     (folder / "progress.1-of-1.json").unlink()
     code, _, stderr = cli("report", folder)
     assert code == 2 and "no image is done yet" in stderr

@@ -6,13 +6,14 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..files import append_alone
+from ..files import append_alone, make_folder, naming
 from ..ranges import MANY
 from .measuring import Measurement, OutOfMemory, TooSlow, measure
 from .mechanisms import FUSED, MECHANISMS
@@ -252,11 +253,13 @@ class CsvFile:
         rows: that were there already; one that a kill cut short is removed.
 
     Raises:
-        ValueError: if the file is there already and ``resume`` is off, or is no such file.
+        ValueError: if the file is there already and ``resume`` is off, or is no such file, or its
+            folder is a file.
     """
 
     def __init__(self, path: Path, resume: bool = False) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
+        self.path = path
         binary = append_alone(path)
         try:
             content = path.read_bytes()
@@ -281,15 +284,17 @@ class CsvFile:
         """Write a row, unless one of its setting was there already."""
         if _setting(row) in map(_setting, self.rows):
             return
-        self.writer.writerow(asdict(row))
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with naming(self.path, "the rows so far are kept, and --resume goes on from them"):
+            self.writer.writerow(asdict(row))
+            self.file.flush()
+            os.fsync(self.file.fileno())
 
     def __enter__(self) -> CsvFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.file.close()
+        with suppress(OSError):  # a row that did not fit on the disk is still in its buffer
+            self.file.close()
 
 
 def _setting(row: Row) -> Setting:

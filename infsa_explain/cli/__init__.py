@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from .benchmarking import bench
 from .listing import methods, models
@@ -14,6 +15,23 @@ from .reporting import gallery, report
 from .training import train
 
 __all__ = ["app"]
+
+
+class OneValue(TyperCommand):
+    """A command that refuses an option of one value where it is given twice.
+
+    The last one would count, and the others be dropped without a word.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer has it, after the check."""
+        given: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
+        for option in given:
+            single = not (getattr(option, "multiple", True) or getattr(option, "is_flag", True))
+            if single and given.count(option) > 1:
+                ctx.fail(f"{option.opts[0]} takes one value, and is given {given.count(option)}")
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name="infsa-explain",
@@ -32,7 +50,7 @@ def common(
     """Where does a Vision Transformer look, and is that attention any good?"""
 
 
-app.command("map")(map_images)
+app.command("map", cls=OneValue)(map_images)
 for command in (
     morf,
     boxes,
@@ -47,4 +65,4 @@ for command in (
     models,
     methods,
 ):
-    app.command()(command)
+    app.command(cls=OneValue)(command)

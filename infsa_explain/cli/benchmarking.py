@@ -10,15 +10,24 @@ from typing import Annotated
 import typer
 
 from ..interrupting import says_when_interrupted
-from .options import DeviceOption, JsonOption, OutOption, integer, torch_device
+from .options import DeviceOption, JsonOption, OutOption, integer, listed, torch_device
 from .output import print_table, progress
 
 
 def bench(
-    sizes: Annotated[str, typer.Option(help="Sides of the images, multiples of 16.")] = "224,512",
+    sizes: Annotated[
+        list[str],
+        typer.Option(
+            "--sizes", help="Sides of the images, multiples of 16, with commas; repeat for more."
+        ),
+    ] = ["224,512"],  # noqa: B006  (typer copies it)
     mechanisms: Annotated[
-        str, typer.Option(help="Comma-separated names, or 'all'; softmax-fused always comes along.")
-    ] = "all",
+        list[str],
+        typer.Option(
+            "--mechanisms",
+            help="Names with commas, or 'all'; softmax-fused always comes along; repeat for more.",
+        ),
+    ] = ["all"],  # noqa: B006
     depth: Annotated[int, typer.Option(help="Layers.")] = 4,
     width: Annotated[int, typer.Option(help="Width of the tokens.")] = 1024,
     heads: Annotated[int, typer.Option(help="Heads a layer.")] = 64,
@@ -49,8 +58,9 @@ def bench(
     from ..bench import FUSED, MECHANISMS, CsvFile, Row, Setting, paper_table, plan, table, write
     from ..bench import bench as run
 
-    names = [*MECHANISMS] if mechanisms == "all" else [n.strip() for n in mechanisms.split(",")]
-    sides = [integer("--sizes", size, "several with commas") for size in sizes.split(",")]
+    names = listed("--mechanisms", mechanisms)
+    names = [*MECHANISMS] if "all" in names else names
+    sides = [integer("--sizes", s, "several with commas") for s in listed("--sizes", sizes)]
     like = Setting(
         FUSED,
         sides[0],

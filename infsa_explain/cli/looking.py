@@ -11,11 +11,14 @@ import typer
 from .options import (
     LINEAR_DIGITS,
     CheckpointOption,
+    ClassOption,
     DeviceOption,
     GammaOption,
     HeadOption,
     LayerOption,
+    OverwriteOption,
     SeedOption,
+    listed,
     load_models,
 )
 from .output import one_line
@@ -26,16 +29,23 @@ def map_images(
     model: Annotated[str, typer.Option(help="As in morf.")] = LINEAR_DIGITS,
     checkpoint: CheckpointOption = None,
     method: Annotated[
-        str, typer.Option("--method", "--methods", help="Comma-separated names.")
-    ] = "visits",
+        list[str],
+        typer.Option("--method", "--methods", help="Names with commas; repeat for more."),
+    ] = ["visits"],  # noqa: B006
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
+    target: ClassOption = None,
     device: DeviceOption = "auto",
     seed: SeedOption = 0,
     out: Annotated[Path, typer.Option(help="Folder for the overlays.")] = Path("maps"),
+    force: OverwriteOption = False,
 ) -> None:
     """Lay maps over images: an overlay PNG beside a colour bar, and the raw map as .npy.
+
+    Files are named after the image and the method, and after model, layer, head, γ and class
+    where these are not the default. The same command writes its own files again; where files of
+    another model or image are in the way it says so.
 
     Example: infsa-explain map cat.jpg --method visits,perron --layer mean --out maps
     """
@@ -43,16 +53,34 @@ def map_images(
 
     from ..data import ImageError, PhotoDigits, Sample, read_image
     from ..data.samples import readable
-    from ..mapping import file_stems, write_maps
+    from ..files import check_folder
+    from ..mapping import MapWriter, file_stems
 
+    check_folder(out)
+    methods = listed("--method", method)
     (network,) = load_models([model], [checkpoint] if checkpoint else [], device).values()
-    methods = [name.strip() for name in method.split(",")]
     data = PhotoDigits("val", 4, seed)
     digits = [] if images else [data[i] for i in range(len(data))]
     names = [readable(path.name) for path in images] or [digit.image_id for digit in digits]
+    sources = [readable(path.absolute()) for path in images] or names
+    stems = file_stems(names)
+    writer = MapWriter(
+        network,
+        methods,
+        out,
+        name=_name(model, checkpoint),
+        layer=layer,
+        head=head,
+        gamma=gamma,
+        target=target,
+        seed=seed,
+        force=force,
+    )
+    for stem, source in zip(stems, sources, strict=True):
+        writer.check(stem, source)
     none = np.zeros((0, 4), np.float32)
     left_out = 0
-    for i, stem in enumerate(file_stems(names)):  # one at a time, for photos may be large
+    for i, stem in enumerate(stems):  # one at a time, for photos may be large
         try:
             sample = Sample(read_image(images[i]), None, none, names[i]) if images else digits[i]
         except ImageError as error:
@@ -61,9 +89,15 @@ def map_images(
             print(f"left out: {one_line(str(error))}", file=sys.stderr)
             left_out += 1
             continue
-        for written in write_maps(
-            network, sample, methods, out, stem=stem, layer=layer, head=head, gamma=gamma
-        ):
+        for written in writer.write(sample, stem, sources[i]):
             print(written)
     if left_out == len(names):
         raise ValueError(f"none of the {left_out} images could be read")
+
+
+def _name(model: str, checkpoint: Path | None) -> str:
+    """The model in the names of its pictures; none for the model that is there by default."""
+    name = Path(model).stem if Path(model).exists() else model
+    if checkpoint is not None:
+        return checkpoint.stem if checkpoint.stem.startswith(name) else f"{name}.{checkpoint.stem}"
+    return "" if model == LINEAR_DIGITS else name

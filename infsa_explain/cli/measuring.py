@@ -33,13 +33,14 @@ from .options import (
     TargetOption,
     chosen_output,
     integer,
+    listed,
     load_models,
     method_names,
 )
 from .running import Saving, run
 
 #: What a newcomer sees first: two methods, two controls.
-FIRST_METHODS = "visits,linear,centre,random"
+FIRST_METHODS = ["visits,linear,centre,random"]
 #: What ``evaluate`` measures, and what it measures besides if asked to.
 EVERYTHING = ("morf", "boxes", "align", "focus", "sanity")
 METRICS = (*EVERYTHING, "infidelity", "sensitivity", "accuracy")
@@ -76,6 +77,13 @@ def chosen_boxes(boxes: str) -> Literal["all", "label"]:
     return "label" if boxes == "label" else "all"
 
 
+def conditions(layer: str, head: int | None, target: str) -> str:
+    """What the titles of tables say of the maps."""
+    of_head = "" if head is None else f", head {head}"
+    of_class = "" if target == "predicted" else f", class: {target}"
+    return f", layer {layer}{of_head}{of_class}"
+
+
 def morf(
     model: ModelOption = [LINEAR_DIGITS],  # noqa: B006  (typer copies it)
     checkpoint: CheckpointsOption = [],  # noqa: B006
@@ -83,7 +91,7 @@ def morf(
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
     labels: LabelsOption = "auto",
-    methods: MethodsOption = FIRST_METHODS,
+    methods: MethodsOption = FIRST_METHODS,  # typer copies it
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
@@ -129,7 +137,7 @@ def morf(
         Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
-        conditions=f", layer {layer}",
+        conditions=conditions(layer, head, target),
         as_json=as_json,
     )
 
@@ -141,7 +149,7 @@ def boxes(
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
     labels: LabelsOption = "auto",
-    methods: MethodsOption = FIRST_METHODS,
+    methods: MethodsOption = FIRST_METHODS,  # typer copies it
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
@@ -181,7 +189,7 @@ def boxes(
         Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
-        conditions=f", layer {layer}",
+        conditions=conditions(layer, head, target),
         as_json=as_json,
     )
 
@@ -194,8 +202,12 @@ def align(
     side: Annotated[str, typer.Option(help="Perron vector: left (received) or right.")] = "left",
     layer: Annotated[str, typer.Option(help="Layer index, 'last', or 'all'.")] = "all",
     steps: Annotated[
-        str, typer.Option(help="Comma-separated k > 1: weights iterated k times, beside them.")
-    ] = "",
+        list[str],
+        typer.Option(
+            "--steps",
+            help="k > 1, with commas: weights iterated k times, beside them; repeat for more.",
+        ),
+    ] = [],  # noqa: B006
     gamma: GammaOption = None,
     size: Annotated[
         int | None, typer.Option(help="Side of the images in pixels, if not the model's.")
@@ -228,7 +240,10 @@ def align(
         layers={"all": None, "last": (-1,)}[layer]
         if layer in ("all", "last")
         else (integer("--layer", layer, "'last' or 'all'"),),
-        steps=tuple(integer("--steps", k, "several, with commas") for k in steps.split(",") if k),
+        steps=tuple(
+            integer("--steps", k, "several, with commas")
+            for k in (listed("--steps", steps) if steps else ())
+        ),
         gamma=gamma,
         control=not untrained,
         seed=seed,
@@ -288,9 +303,14 @@ def evaluate(
     label_map: LabelMapOption = None,
     labels: LabelsOption = "auto",
     metrics: Annotated[
-        str, typer.Option(help=f"Comma-separated, of {', '.join(METRICS)}; 'all' for every one.")
-    ] = ",".join(EVERYTHING),
-    methods: MethodsOption = FIRST_METHODS,
+        list[str],
+        typer.Option(
+            "--metrics",
+            help=f"With commas, of {', '.join(METRICS)}; 'all' for every one; repeat for more.",
+            show_default=",".join(EVERYTHING) + "; boxes where there are any",
+        ),
+    ] = [],  # noqa: B006
+    methods: MethodsOption = FIRST_METHODS,  # typer copies it
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
@@ -348,7 +368,8 @@ def evaluate(
         "sensitivity": lambda: evaluate.Sensitivity(**maps),
         "accuracy": lambda: evaluate.Accuracy(amp=amp),
     }
-    names = METRICS if metrics == "all" else [name.strip() for name in metrics.split(",")]
+    names = listed("--metrics", metrics or EVERYTHING)
+    names = [*METRICS] if "all" in names else names
     if unknown := [name for name in names if name not in every]:
         raise ValueError(f"--metrics must be of {', '.join(METRICS)}, got {', '.join(unknown)}")
     run(
@@ -356,7 +377,7 @@ def evaluate(
         Source(data, split, limit, seed, label_map, labels),
         [every[name]() for name in names],
         Saving(out, force, resume, strict, shard),
-        conditions=f", layer {layer}",
+        conditions=conditions(layer, head, target),
         as_json=as_json,
     )
 
@@ -368,7 +389,7 @@ def sanity(
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
     labels: LabelsOption = "auto",
-    methods: MethodsOption = FIRST_METHODS,
+    methods: MethodsOption = FIRST_METHODS,  # typer copies it
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
@@ -409,6 +430,6 @@ def sanity(
         Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
-        conditions=f", layer {layer}",
+        conditions=conditions(layer, head, target),
         as_json=as_json,
     )

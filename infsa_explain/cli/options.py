@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
@@ -34,6 +35,7 @@ __all__ = [
     "ModelOption",
     "OutOption",
     "OutputOption",
+    "OverwriteOption",
     "ResumeOption",
     "SeedOption",
     "ShardOption",
@@ -43,12 +45,15 @@ __all__ = [
     "TargetOption",
     "chosen_output",
     "integer",
+    "listed",
     "load_models",
     "method_names",
     "torch_device",
 ]
 
 LINEAR_DIGITS = "infvit_linear_digits"
+#: PyTorch's generators take no larger one.
+MAX_SEED = 2**63 - 1
 
 ModelOption = Annotated[
     list[str],
@@ -75,7 +80,10 @@ LabelMapOption = Annotated[
     str | None, typer.Option(help="Labels of --data: imagenet-1k, or a file of class names.")
 ]
 MethodsOption = Annotated[
-    str, typer.Option(help="Comma-separated names, or 'all' that suit the model.")
+    list[str],
+    typer.Option(
+        "--methods", help="Names with commas, or 'all' that suit the model; repeat for more."
+    ),
 ]
 LayerOption = Annotated[str, typer.Option(help="Layer index, 'last', or 'mean' over all.")]
 HeadOption = Annotated[int | None, typer.Option(help="Head index; the mean over heads if omitted.")]
@@ -83,11 +91,16 @@ GammaOption = Annotated[
     float | None, typer.Option(help="Survival per step, in place of the model's own.")
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of everything that draws.")]
+SeedOption = Annotated[
+    int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything that draws.")
+]
 SplitOption = Annotated[str, typer.Option(help="train, val or test.")]
-LimitOption = Annotated[int, typer.Option(help="Number of images.")]
+LimitOption = Annotated[int, typer.Option(min=1, help="Number of images.")]
 OutOption = Annotated[Path | None, typer.Option(help="Run folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Write over a run in --out.")]
+OverwriteOption = Annotated[
+    bool, typer.Option("--force", help="Write over pictures of something else.")
+]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Stop at an image that cannot be read.")
@@ -171,9 +184,22 @@ class Source(NamedTuple):
         return cast("Labels", self.labels)
 
 
-def method_names(methods: str) -> tuple[str, ...] | None:
+def listed(option: str, values: Sequence[str]) -> list[str]:
+    """The names that an option lists, with commas, repeated or both; each once.
+
+    >>> listed("--methods", ["visits, perron", "visits"])
+    ['visits', 'perron']
+    """
+    names = [name.strip() for value in values for name in value.split(",")]
+    if not names or "" in names:
+        raise ValueError(f"{option} must be names with commas, got {','.join(values)!r}")
+    return list(dict.fromkeys(names))
+
+
+def method_names(methods: Sequence[str]) -> tuple[str, ...] | None:
     """The names that --methods lists; None for all that suit the model."""
-    return None if methods == "all" else tuple(name.strip() for name in methods.split(","))
+    names = listed("--methods", methods)
+    return None if "all" in names else tuple(names)
 
 
 def chosen_output(output: str) -> Output:

@@ -13,6 +13,7 @@ import typer
 from .options import (
     LINEAR_DIGITS,
     CheckpointsOption,
+    ClassOption,
     DataOption,
     DeviceOption,
     GammaOption,
@@ -20,9 +21,11 @@ from .options import (
     LayerOption,
     MethodsOption,
     ModelOption,
+    OverwriteOption,
     SeedOption,
     Source,
     SplitOption,
+    listed,
     load_models,
 )
 
@@ -63,11 +66,14 @@ def report(
 
     Example: infsa-explain report runs/twins
     """
+    from ..files import check_file
     from ..report.html import write_page
     from ..report.pictures import Gallery, draw_gallery
     from ..report.reading import read_run
     from ..report.verdict import judge
 
+    if out is not None:
+        check_file(out)
     run = read_run(folder)
     gallery: Gallery | str = "the report was made without them"
     if images:
@@ -146,44 +152,68 @@ def gallery(
     checkpoint: CheckpointsOption = [],  # noqa: B006
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
-    methods: MethodsOption = "visits,perron,rollout",
+    methods: MethodsOption = ["visits,perron,rollout"],  # noqa: B006
     layer: LayerOption = "last",
     head: HeadOption = None,
     gamma: GammaOption = None,
-    limit: Annotated[int, typer.Option(help="Number of images.")] = 4,
+    target: ClassOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="Number of images.")] = 4,
     device: DeviceOption = "auto",
     seed: SeedOption = 0,
-    out: Annotated[Path, typer.Option(help="Picture to write: .png, .svg or .pdf.")] = Path(
+    out: Annotated[Path, typer.Option(help="Picture to write: .png, .jpg, .svg or .pdf.")] = Path(
         "gallery.png"
     ),
+    force: OverwriteOption = False,
 ) -> None:
     """Draw images × models × methods as one picture.
+
+    The same command writes its own picture again; a picture of something else is not written over.
 
     Example: infsa-explain gallery --model infvit_linear_digits --methods visits,perron,centre
     """
     import numpy as np
 
+    from ..checkpoints import fingerprint
     from ..contact_sheets import contact_sheet
     from ..data import Sample, read_image
     from ..data.samples import readable
-    from ..files import replacing
+    from ..picture_files import check_picture, mark_of, save_picture
 
+    check_picture(out, "", force=True)
+    names = listed("--methods", methods)
     networks = load_models(model, checkpoint, device)
     if images:
         none = np.zeros((0, 4), np.float32)
         samples = [Sample(read_image(path), None, none, readable(path.name)) for path in images]
+        sources = [readable(path.absolute()) for path in images]
     else:
         found = Source(data, split, limit, seed).open()
         samples = [found[i] for i in range(min(limit, len(found)))]
+        sources = [found.fingerprint(), *(sample.image_id for sample in samples)]
+    titled = {" ".join(filter(None, key)): network for key, network in networks.items()}
+    mark = mark_of(
+        {
+            "models": {name: fingerprint(network) for name, network in titled.items()},
+            "images": sources,
+            "methods": names,
+            "layer": layer,
+            "head": head,
+            "gamma": gamma,
+            "class": target,
+            "seed": seed,
+        }
+    )
+    check_picture(out, mark, force=force)
     figure = contact_sheet(
-        {" ".join(filter(None, key)): network for key, network in networks.items()},
+        titled,
         samples,
-        [name.strip() for name in methods.split(",")],
+        names,
         layer=layer,
         head=head,
         gamma=gamma,
+        target=target,
+        untrained_seed=seed,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as temporary:
-        figure.savefig(temporary, dpi=120)
+    save_picture(figure, out, mark, dpi=120)
     print(f"written: {out}")

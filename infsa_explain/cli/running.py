@@ -53,6 +53,7 @@ def run(
         as_json: print summaries as JSON, those of a single measure bare.
         batch_size: images at a time.
     """
+    from ..data import LabelMismatch
     from ..evaluate import labelled, read_rows, unfinished
     from ..evaluate.shards import share
     from ..report import Report, write_report
@@ -61,8 +62,11 @@ def run(
     for each in measures:
         for model in models.values():
             each.check(model)
-    for model in models.values():
-        labelled(model, images, measures, source.matching())
+    for (name, _), model in models.items():
+        try:
+            labelled(model, images, measures, source.matching())
+        except LabelMismatch as error:
+            raise ValueError(f"{name}: {error}" if len(models) > 1 else str(error)) from None
     with share(saving.shard) as part:
         rows, folder = _measure(models, source, images, measures, saving, part.shard, batch_size)
         part.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,15 @@ from typing import Annotated
 import typer
 
 from ..interrupting import says_when_interrupted
-from .options import LINEAR_DIGITS, DataOption, DeviceOption, SeedOption, torch_device
+from .options import (
+    LINEAR_DIGITS,
+    DataOption,
+    DeviceOption,
+    SeedOption,
+    integer,
+    listed,
+    torch_device,
+)
 from .output import progress
 
 
@@ -45,9 +54,13 @@ def train(
         str | None, typer.Option(help="Attention to convert to first: linear, pure or softmax.")
     ] = None,
     convert_layers: Annotated[
-        str | None,
-        typer.Option(help="Layers to convert, if not all: -4,-3,-2,-1, or a pattern of names."),
-    ] = None,
+        list[str],
+        typer.Option(
+            "--convert-layers",
+            help="Layers to convert, if not all: -4,-3,-2,-1, or a pattern of names; repeat for "
+            "more layers.",
+        ),
+    ] = [],  # noqa: B006  (typer copies it)
     device: DeviceOption = "auto",
     amp: Annotated[
         bool | None,
@@ -76,7 +89,7 @@ def train(
 
     if model is None and init is None:
         model = LINEAR_DIGITS
-    if convert_layers is not None and convert is None:
+    if convert_layers and convert is None:
         raise ValueError("--convert-layers goes with --convert")
     arguments = {"accumulate": accumulate or None, "img_size": img_size}
     place = torch_device(device)
@@ -97,7 +110,7 @@ def train(
         pretrained=pretrained,
         init=None if init is None else str(init),
         convert=convert,
-        convert_layers=None if convert_layers is None else _layers(convert_layers),
+        convert_layers=_layers(convert_layers) if convert_layers else None,
     )
 
     def say() -> None:
@@ -129,9 +142,9 @@ def train(
     print(f"written: {checkpoint} and its card")
 
 
-def _layers(text: str) -> list[int] | str:
-    """Indices with commas, or else a pattern."""
-    try:
-        return [int(index) for index in text.split(",")]
-    except ValueError:
-        return text
+def _layers(values: list[str]) -> list[int] | str:
+    """Indices with commas, repeated or both, or else a pattern."""
+    if len(values) == 1 and not re.fullmatch(r"[\s,0-9-]*", values[0]):
+        return values[0]
+    names = listed("--convert-layers", values)
+    return [integer("--convert-layers", name, "a single pattern") for name in names]

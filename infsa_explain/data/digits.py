@@ -79,8 +79,8 @@ class PhotoDigits:
 
     Args:
         split: ``"train"`` or ``"val"``.
-        size: the number of samples.
-        seed: chooses another series of samples of the same kind.
+        size: the number of samples, at least 1.
+        seed: chooses another series of samples of the same kind; at least 0.
         difficulty: 0 to 1, for a training curriculum: the ground and the fragments fade in
             from black. Evaluation is always at 1.
 
@@ -101,7 +101,7 @@ class PhotoDigits:
     ) -> None:
         if split not in ("train", "val"):
             raise ValueError(f"split must be 'train' or 'val', got {split!r}")
-        count(0, 1000 * MANY).require("size", size)
+        count(1, 1000 * MANY).require("size", size)
         SEEDS.require("seed", seed)
         if not 0 <= difficulty <= 1:
             raise ValueError(f"difficulty must lie in [0, 1], got {difficulty}")

@@ -79,6 +79,7 @@ class FileImages:
         wnids: WordNet ids by label where they are known, otherwise empty.
         labelled_by: what gave the labels of a model, such as ``"label map FILE"``; None where they
             are the data set's own.
+        numbered: whether a table gives the labels as numbers, without names.
         labels: label of every image, or None, without decoding any.
         dropped: for every image the flaws of its boxes that were left out.
     """
@@ -94,7 +95,7 @@ class FileImages:
         faults: Sequence[str] = (),
     ) -> None:
         self.root, self.name = root, readable(name)
-        self.labelled_by = labelled_by
+        self.labelled_by, self.numbered = labelled_by, labels.numbered
         self.classes, self.wnids = [readable(name) for name in labels.classes], labels.wnids
         self._entries = list(entries)
         self.labels = [entry.label for entry in self._entries]

@@ -84,6 +84,11 @@ class LabelMap:
         """Names in the order of their labels; of equal ones the first counts."""
         return cls({name: i for i, name in enumerate(dict.fromkeys(names))}, source)
 
+    @property
+    def numbered(self) -> bool:
+        """Whether there are no names, and a number is the label itself."""
+        return self._numbers and not self._labels
+
     @cached_property
     def _alike(self) -> dict[str, set[int]]:
         """The labels of the names that are one when normalised."""

@@ -72,7 +72,8 @@ def match_labels(
         outputs: number of the model's classes, where it is known.
         labels: ``"name"`` matches by name. ``"position"`` takes the data's first class for the
             model's first output, and so on. ``"auto"`` matches by name; if neither side has names
-            (the data's are the numbers from 0) and the numbers of classes agree, by position.
+            (the data's are the numbers from 0) and the numbers of classes agree, by position. A
+            table whose labels are numbers may have fewer.
 
     Raises:
         LabelMismatch: the labels cannot be matched; names some of the classes.
@@ -101,7 +102,9 @@ def match_labels(
         _require_outputs(data, used, outputs, given)
         return Matched(data, given or "by position, asked for")
     if names is None and labels == "auto" and _numbered(data.classes):
-        if len(data.classes) == outputs:
+        # The numbers in a table are labels, whichever of them there are.
+        fewer = getattr(data, "numbered", False) and len(data.classes) < (outputs or 0)
+        if len(data.classes) == outputs or fewer:
             return Matched(data, "by position: neither side has class names")
         raise LabelMismatch(
             f"{data.name!r} numbers {len(data.classes)} classes, and the model has "

@@ -22,6 +22,7 @@ class Subset:
         self.name, self.classes = data.name, data.classes
         self.wnids: list[str] = getattr(data, "wnids", [])
         self.labelled_by: str | None = getattr(data, "labelled_by", None)
+        self.numbered: bool = getattr(data, "numbered", False)
         self.data, self.indices = data, list(indices)
 
     @property

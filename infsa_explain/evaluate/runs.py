@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -18,10 +16,11 @@ import torch
 from torch import nn
 
 from .. import __version__
+from ..checkpoints import fingerprint
 from ..data.matching import Labels
 from ..data.reading import read_json
 from ..data.samples import ImageData
-from ..files import append_alone, write_text
+from ..files import append_alone, check_folder, naming, write_text
 from ..preprocessing import data_config
 from .labelling import labelled
 from .measuring import Measure
@@ -30,6 +29,8 @@ from .shards import Shard
 
 __all__ = ["RunFolder", "describe_run", "fingerprint", "read_rows", "unfinished"]
 
+#: What to do where the disk is full.
+KEPT = "the rows so far are kept, and --resume goes on from them once there is space"
 #: Parts of the configuration that may differ between a run and its resumption.
 CIRCUMSTANCES = ("versions", "device", "threads", "command", "source")
 #: What is said of a run in its folder, and is not true of one that is written over it.
@@ -79,8 +80,7 @@ class RunFolder:
         self.skipped: list[str] = []
         self._rows = self.path / f"rows.{shard}.jsonl"
         self._file: BinaryIO | None = None
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path} is a file; --out needs a folder")
+        check_folder(self.path)
         self._force, self._resumes = force, False
         if not self._holds_run():
             return
@@ -130,7 +130,7 @@ class RunFolder:
 
     def write(self, row: Row) -> None:
         """Append a row and flush it."""
-        with _kept(self._rows):
+        with naming(self._rows, KEPT):
             file = self._file or self._start()
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
@@ -143,7 +143,7 @@ class RunFolder:
         """Note that all rows of so many more images of a model are written."""
         self.done[model] = self.done.get(model, 0) + images
         if self._file is not None:
-            with _kept(self._rows):
+            with naming(self._rows, KEPT):
                 os.fsync(self._file.fileno())
                 state = {"bytes": self._file.tell(), "done": self.done, "skipped": self.skipped}
                 _write(self.path / f"progress.{self.shard}.json", state)
@@ -232,18 +232,6 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-@contextmanager
-def _kept(path: Path) -> Iterator[None]:
-    """Say of a full disk what becomes of the rows."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        reason = f"{error.strerror}: the rows so far are kept, and --resume goes on from them"
-        raise OSError(error.errno, reason, str(path)) from error
-
-
 def _differences(own: Any, theirs: Any, where: str = "") -> list[str]:
     """What two configurations disagree on, circumstances aside."""
     if isinstance(own, dict) and isinstance(theirs, dict):
@@ -287,15 +275,6 @@ def describe_run(
         "device": str(next(iter(next(iter(models.values())).parameters())).device),
         "threads": torch.get_num_threads(),
     }
-
-
-def fingerprint(model: nn.Module) -> str:
-    """Hex digest of a model's weights."""
-    digest = hashlib.sha256()
-    for key, value in sorted(model.state_dict().items()):
-        digest.update(key.encode())
-        digest.update(value.detach().cpu().float().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..evaluate.rows import Row
-from ..files import write_text
+from ..files import check_file, write_text
 from .charts import Forest, Heat, LineChart, styles
 from .diagnostics import diagnostics
 from .panels import (
@@ -107,11 +107,10 @@ def write_page(run: Run, gallery: Gallery | str, out: str | os.PathLike[str] | N
         The path of the file.
 
     Raises:
-        ValueError: if ``out`` is a folder.
+        ValueError: if ``out`` is a folder, or would lie in a file.
     """
     path = run.folder / "report.html" if out is None else Path(out)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; the report needs the name of a file")
+    check_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, _page(run, gallery))
     return path
