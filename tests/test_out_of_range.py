@@ -239,7 +239,7 @@ class TestMetrics:
     @pytest.mark.parametrize("resamples", [INF, 1e30, 0.5, 0])
     def test_resamples(self, resamples):
         for call in (bootstrap_mean, lambda v, **k: paired_test(v, [1.0, 0.0], **k)):
-            with pytest.raises(ValueError, match="^resamples: expected at least 1, a whole number"):
+            with pytest.raises(ValueError, match="^resamples: expected a whole number, at least 1"):
                 call([0.0, 1.0], resamples=resamples)
 
     def test_radius(self):
