@@ -22,7 +22,8 @@ from torch import Tensor
 
 #: ``None``, one patch a step; a number of steps, or ``"few"``; or counts of removed patches.
 Steps = int | Literal["few"] | Sequence[int] | None
-#: ``"few"``, where that costs at most a quarter of all patches one by one.
+#: ``"few"``, where that costs at most a quarter of all patches one by one; fewer than 12 patches
+#: are removed in 2 steps.
 FEW_STEPS = 24
 #: ``predict_masked(images (B, C, H, W), removed (B, gh, gw) bool) -> probabilities (B, K)``
 PredictMasked = Callable[[Tensor, Tensor], Tensor]
@@ -162,10 +163,12 @@ def deletion_curve(
         patch_scores: (B, gh, gw), finite; ranked once, higher is more relevant.
         order: ``"morf"`` removes the most relevant first; ``"lerf"`` walks the same ranking
             backwards.
-        steps: ``None``, one patch a step; S <= P = gh·gw, S steps that are a little denser early,
-            where curves bend (the count removed after step s is P (s/S)^1.25, rounded, raised where
-            needed so that every step removes a patch); ``"few"``, 24 of them, or as many as cost a
-            quarter of ``None`` if that is fewer; or the counts themselves, from 0 up to P.
+        steps: ``None``, one patch a step; 2 <= S <= P = gh·gw, S steps that are a little denser
+            early, where curves bend (the count removed after step s is P (s/S)^1.25, rounded,
+            raised where needed so that every step removes a patch); ``"few"``, 24 of them, or as
+            many as cost a quarter of ``None`` if that is fewer, but at least 2; or the counts
+            themselves, from 0 up to P. A curve of one step is the same for every map: nothing is
+            removed, then everything.
         seeds: B image identities, for breaking ties; see :func:`rank_patches`.
         batch_size: most masked images shown to the model at once. (Step, image) pairs fill the
             batches, all images at one step before the next, so that memory does not grow with the
@@ -217,21 +220,24 @@ def deletion_curve(
 
 def _removed_counts(steps: Steps, patches: int) -> Tensor:
     """Return how many patches are gone at each point of the curve: (S+1,), from 0 to all."""
+    _require(patches > 1, "patch_scores", "maps of several patches, to be put in order", patches)
     if steps is None:
         return torch.arange(patches + 1)
     if isinstance(steps, str) and steps == "few":
-        steps = max(1, min(FEW_STEPS, patches // 4 - 1))
+        steps = max(2, min(FEW_STEPS, patches // 4 - 1))
     if not isinstance(steps, Iterable):
-        valid = _is_int(steps) and 1 <= steps <= patches
-        expected = f"None, 'few', 1 to {patches} steps, or a sequence of counts"
-        _require(valid, "steps", expected, steps)
+        valid = _is_int(steps) and 2 <= steps <= patches
+        expected = f"None, 'few', 2 to {patches} steps, or a sequence of counts"
+        alike = ", with which the curves of all maps are alike" if steps == 1 else ""
+        _require(valid, "steps", expected, f"{steps}{alike}")
         s = torch.arange(steps + 1)
         removed = (patches * (s.double() / steps) ** 1.25).round().long()
         return (removed - s).cummax(0).values + s  # at least one patch a step
     counts = [int(count) for count in steps if _is_int(count)]
     rises = all(a < b for a, b in zip(counts, counts[1:], strict=False))
     valid = len(counts) == len(steps) and rises and counts[:1] == [0] and counts[-1] == patches
-    _require(valid, "steps", f"counts that rise from 0 to all {patches} patches", steps)
+    expected = f"counts that rise from 0 to all {patches} patches, with one between them"
+    _require(valid and len(counts) > 2, "steps", expected, steps)
     return torch.tensor(counts)
 
 
