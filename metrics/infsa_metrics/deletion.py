@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from infsa_metrics.arrays import Array, to_tensor
 
 #: ``None``, one patch a step; a number of steps, or ``"few"``; or counts of removed patches.
 Steps = int | Literal["few"] | Sequence[int] | None
@@ -105,7 +108,7 @@ def srg(morf: DeletionCurve, lerf: DeletionCurve) -> Tensor:
     return lerf.auc() - morf.auc()
 
 
-def rank_patches(patch_scores: Tensor, seeds: Sequence[int | str] | None = None) -> Tensor:
+def rank_patches(patch_scores: Array, seeds: Sequence[int | str] | None = None) -> Tensor:
     """Rank patches from the highest score to the lowest, ties in random order.
 
     Args:
@@ -141,9 +144,9 @@ def rank_patches(patch_scores: Tensor, seeds: Sequence[int | str] | None = None)
 @torch.no_grad()
 def deletion_curve(
     predict_masked: PredictMasked,
-    images: Tensor,
-    targets: Tensor,
-    patch_scores: Tensor,
+    images: Array,
+    targets: Array,
+    patch_scores: Array,
     *,
     order: Literal["morf", "lerf"] = "morf",
     steps: Steps = None,
@@ -191,6 +194,8 @@ def deletion_curve(
         >>> curve.probabilities.tolist(), curve.aoc().tolist()
         ([[1.0, 0.75, 0.5, 0.25, 0.0]], [0.5])
     """
+    images, targets = to_tensor("images", images), to_tensor("targets", targets)
+    patch_scores = to_tensor("patch_scores", patch_scores)
     _require(images.ndim == 4, "images", "shape (B, C, H, W)", tuple(images.shape))
     _require(order in ("morf", "lerf"), "order", "'morf' or 'lerf'", repr(order))
     is_size = _is_int(batch_size) and batch_size >= 1
@@ -241,7 +246,8 @@ def _removed_counts(steps: Steps, patches: int) -> Tensor:
     return torch.tensor(counts)
 
 
-def _flat_scores(patch_scores: Tensor) -> Tensor:
+def _flat_scores(patch_scores: Array) -> Tensor:
+    patch_scores = to_tensor("patch_scores", patch_scores)
     shape = tuple(patch_scores.shape)
     _require(len(shape) == 3 and 0 not in shape[1:], "patch_scores", "shape (B, gh, gw)", shape)
     _require(not patch_scores.is_complex(), "patch_scores", "real scores", patch_scores.dtype)
@@ -275,14 +281,16 @@ def _checked_targets(targets: Tensor, size: int) -> Tensor:
     return targets
 
 
-def _target_probability(p: Tensor, targets: Tensor) -> Tensor:
+def _target_probability(p: Array, targets: Tensor) -> Tensor:
     """What is followed of the answers of ``predict_masked``, (n, K) -> (n,).
 
     The probability of each row's class, or the cosine of each row's features, at least 0.
     """
-    shape = tuple(p.shape) if isinstance(p, Tensor) else type(p).__name__
-    proper = isinstance(p, Tensor) and p.ndim == 2 and len(p) == len(targets)
+    is_array = isinstance(p, (Tensor, np.ndarray))
+    proper = is_array and p.ndim == 2 and len(p) == len(targets)
+    shape = tuple(p.shape) if is_array else type(p).__name__
     _require(proper, "predict_masked", f"probabilities of shape ({len(targets)}, K)", shape)
+    p = to_tensor("predict_masked", p)
     if targets.ndim == 2:
         expected = f"features of shape ({len(targets)}, {targets.shape[1]})"
         _require(p.shape == targets.shape, "predict_masked", expected, shape)
