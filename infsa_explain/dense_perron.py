@@ -3,7 +3,7 @@
 A non-negative matrix M falls into classes, the strongly connected components of its graph. ρ is the
 largest of their spectral radii. A Perron vector belongs to a class of that radius which no other
 class of that radius has access to, and is positive on all tokens with access to it. So there are as
-many as there are such classes.
+many independent ones as there are such classes.
 
 A softmax graph is a Markov chain: each class that no edge leaves has the radius 1, and the
 elimination of Grassmann, Taksar and Heyman, which never subtracts, finds its stationary

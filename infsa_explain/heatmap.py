@@ -177,11 +177,13 @@ def upsample(
     height, width = size
     if min(height, width) < 1:
         raise ValueError(f"size must be (H, W) of at least one pixel, got {tuple(size)}")
-    left, top, right, bottom = (0, 0, width, height) if region is None else region
-    if not (right > left and bottom > top):  # NaN fails too
+    edges = (0.0, 0.0, width, height) if region is None else tuple(region)
+    # NaN fails too.
+    if len(edges) != 4 or not (edges[2] > edges[0] and edges[3] > edges[1]):
         raise ValueError(
             f"region must be left, top, right, bottom of a rectangle with an area, got {region}"
         )
+    left, top, right, bottom = edges
     values = to_map(scores)
     low, high, share = _neighbours(height, top, bottom, values.shape[0])
     values = values[low] + share[:, None] * (values[high] - values[low])

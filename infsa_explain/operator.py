@@ -64,6 +64,7 @@ class AttentionOperator:
         scale: float | None = None,
         max_bytes: int = 256 * 2**20,
     ) -> None:
+        q, k = torch.as_tensor(q), torch.as_tensor(k)  # which may be arrays
         if q.ndim != 4 or q.shape != k.shape:
             raise ValueError(
                 "q and k must both be (batch, heads, tokens, width), "
@@ -149,6 +150,7 @@ class AttentionOperator:
     # division by their norm.
 
     def _product(self, x: Tensor, *, transposed: bool) -> Tensor:
+        x = torch.as_tensor(x)
         if x.shape[:3] != self.shape or x.ndim not in (3, 4):
             raise ValueError(
                 f"x must be {self.shape} or {(*self.shape, 'm')}, got {tuple(x.shape)}"

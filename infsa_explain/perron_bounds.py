@@ -5,7 +5,7 @@ edge leads from outside T into T, and k a token of T. With g_i = (Mx)_i / x_i on
 
 1. min g ≤ ρ ≤ max g, the spectral radius of M on T (Collatz and Wielandt).
 2. S_ij = M_ij x_j / (g_i x_i) is a stochastic matrix. Let z_i be at least the expected number of
-   steps until its walk from i reaches k. If εz < 1 for ε = max g / min g − 1, then M has one
+   steps until its walk from i reaches k. If ε max z < 1 for ε = max g / min g − 1, then M has one
    Perron vector on T, and it is x_i (1 + e_i) with e_k = 0 and |e_i| ≤ εz_i / (1 − ε max z).
 3. If the spectral radius of M outside T is below min g, the Perron vector is zero there, and ρ is
    the spectral radius of the whole graph.
@@ -20,7 +20,7 @@ z = Σ_{s<t} S₀ˢ·1 has m = 1 − max S₀ᵗ·1, so a few products suffice w
 every token. Outside T the same vector shows 3.
 
 No spectral gap enters, and M need be neither normal nor primitive. The bounds hold for Â as float64
-forms it, and for every matrix whose entries differ from it by a few units in the last place.
+forms it.
 
 Source: Collatz 1942; Wielandt 1950; Berman and Plemmons, Nonnegative Matrices in the Mathematical
 Sciences, chapter 6 (M-matrices); Cho and Meyer, Markov chain sensitivity measured by mean first

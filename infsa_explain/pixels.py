@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -137,14 +137,11 @@ def separate(images: AnyImage | Iterable[AnyImage]) -> list[AnyImage]:
     found: list[AnyImage]
     if is_array(images):
         found = list(images) if images.ndim == 4 else [images]
+    elif isinstance(images, Iterable) and not isinstance(images, (bytes, Mapping)):
+        found = list(images)
     else:
-        try:
-            found = list(images)
-        except TypeError:
-            kind = type(images).__name__
-            raise ValueError(
-                f"images must be paths, Pillow images, arrays or tensors, got {kind}"
-            ) from None
+        kind = type(images).__name__
+        raise ValueError(f"images must be paths, Pillow images, arrays or tensors, got {kind}")
     if not found:
         raise ValueError("images must hold at least one image, got none")
     return found

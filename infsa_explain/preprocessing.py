@@ -168,16 +168,19 @@ def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tens
             sequence of these, are taken as they are; all else as :func:`preprocess` takes it.
 
     Returns:
-        (B, C, H, W). A tensor is on its own device and of its own dtype; the rest is as the model.
+        (B, C, H, W). A tensor is on its own device, and of its own dtype unless that is float64;
+        the rest is as the model.
 
     Raises:
         ValueError: as :func:`preprocess`, or for a sequence that mixes the two.
     """
     if _is_prepared(images):
-        if isinstance(images, np.ndarray):
-            like = next(model.parameters())
-            images = torch.from_numpy(np.array(images)).to(like)
+        like = next(model.parameters(), torch.empty(()))
         batch: Tensor = images  # type: ignore[assignment]
+        if isinstance(images, np.ndarray):
+            batch = torch.from_numpy(np.array(images)).to(like)
+        elif batch.dtype == torch.float64:  # what comes of NumPy's floats
+            batch = batch.to(like.dtype)
         return batch if batch.ndim == 4 else batch[None]
     singles = separate(images)
     prepared = [_is_prepared(image) for image in singles]

@@ -62,7 +62,7 @@ class Recipe:
         convert_layers: which layers; None for all.
 
     Raises:
-        ValueError: for a number that is out of range, or more ``warmup_epochs`` than ``epochs``.
+        ValueError: for a number that is out of range.
     """
 
     model: str
@@ -94,10 +94,6 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, allowed in RANGES.items():
             allowed.require(name, getattr(self, name))
-        if self.warmup_epochs > self.epochs:
-            raise ValueError(
-                f"warmup_epochs must be at most epochs ({self.epochs}), got {self.warmup_epochs}"
-            )
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -155,8 +151,9 @@ def recipe_for(
         **overrides: fields of :class:`Recipe`; None leaves the recipe's own.
 
     Raises:
-        ValueError: if there is neither a model nor a checkpoint that names one, or both
-            ``pretrained`` and ``init``.
+        ValueError: if there is neither a model nor a checkpoint that names one, both
+            ``pretrained`` and ``init``, more ``warmup_epochs`` than ``epochs``, or a number that is
+            out of range.
 
     >>> recipe_for("infvit_linear_digits", "photo-digits", epochs=3).epochs
     3
@@ -178,6 +175,10 @@ def recipe_for(
         base = base | {"amp": False}
     epochs = chosen.get("epochs", base["epochs"])
     RANGES["epochs"].require("epochs", epochs)
+    if chosen.get("warmup_epochs", 0) > epochs:
+        raise ValueError(
+            f"warmup_epochs must be at most epochs ({epochs}), got {chosen['warmup_epochs']}"
+        )
     # A run shorter than the curriculum has none, and a short run warms up for all of it at most.
     if epochs <= base.get("window_epochs", 0):
         base = base | {"window_epochs": 0}

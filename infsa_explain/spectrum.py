@@ -20,8 +20,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .dense_perron import perron_of_chain, perron_of_matrix
 from .operator import AttentionOperator
+from .perron_bounds import Enclosed
 from .perron_search import Counted, attainable, reached, search
 from .solvers import Step, choice, multiply
 
@@ -112,8 +112,8 @@ def perron(
     token from all others within 24 steps. Up to 2,048 tokens other graphs are decomposed as
     matrices, one N×N matrix at a time. Softmax graphs are then found however weak their links are;
     of InfSA graphs those stay unresolved that links as weak as rounding hold together (1e-8 and
-    less). Beyond 2,048 tokens long chains and cycles, and parts that hardly attend to each other,
-    stay unresolved, too.
+    less). Beyond 2,048 tokens long chains and cycles, and parts or tokens that attend to hardly
+    anything but themselves, stay unresolved, too.
 
     Args:
         op: token graphs over (B, H).
@@ -152,17 +152,8 @@ def perron(
     unique, several = found.distance.isfinite(), torch.zeros_like(acyclic)
     missing = ~acyclic & (found.distance > attainable(tol, op.num_tokens))
     if op.num_tokens <= DENSE_TOKENS:
-        for index in missing.nonzero().tolist():
-            at = tuple(index)
-            matrix = op64.matrix(*at).numpy(force=True)
-            if op.kind == "softmax":
-                dense = perron_of_chain(matrix)
-            else:
-                dense = perron_of_matrix(matrix.T if left else matrix)
-            unique[at], several[at] = dense.unique, dense.several
-            if dense.enclosed.distance < found.distance[at] or several[at]:
-                for whole, part in zip(found, dense.enclosed, strict=True):
-                    whole[at] = part
+        for batch, head in missing.nonzero().tolist():
+            _decompose(op64, left, (batch, head), found, unique, several)
     elif bool(missing.any()):
         unique |= _connected(op64, max_iterations)
     x = found.vector / found.vector.norm(dim=-1, keepdim=True)
@@ -184,6 +175,30 @@ def perron(
         converged | undefined,
         torch.where(acyclic, torch.nan, second),
     )
+
+
+def _decompose(
+    op: AttentionOperator,
+    left: bool,
+    at: tuple[int, int],
+    found: Enclosed,
+    unique: Tensor,
+    several: Tensor,
+) -> None:
+    """Put what the matrix of one graph tells into the results of all."""
+    from .dense_perron import perron_of_chain, perron_of_matrix  # SciPy's graphs load slowly
+
+    matrix = op.matrix(*at).numpy(force=True)
+    if op.kind == "softmax":
+        dense = perron_of_chain(matrix)
+    else:
+        dense = perron_of_matrix(matrix.T if left else matrix)
+    unique[at] |= dense.unique
+    several[at] = dense.several
+    closer = bool(dense.enclosed.distance <= found.distance[at])
+    if closer and bool(dense.enclosed.vector.isfinite().all()):
+        for whole, part in zip(found, dense.enclosed, strict=True):
+            whole[at] = part
 
 
 def _acyclic(step: Step, sums: Tensor) -> Tensor:

@@ -114,7 +114,10 @@ def test_a_corrupt_image_is_left_out_and_told_of(cli, tmp_path, command):
     for i in (20, 21):
         pixels = np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
-    options = (command, "--model", "vit_softmax_photos", "--data", tmp_path, "--limit", 99)
+    rows = [f"{i:02}.png,cat,8,8,40,40" for i in range(22)]
+    (tmp_path / "boxes.csv").write_text("\n".join(["path,label,x0,y0,x1,y1", *rows]))
+    data = tmp_path / "boxes.csv" if command == "boxes" else tmp_path
+    options = (command, "--model", "vit_softmax_photos", "--data", data, "--limit", 99)
     options += ("--steps", "2") if command != "boxes" else ()
     code, stdout, stderr = cli(*options, "--json")
     assert code == 0
@@ -129,7 +132,9 @@ def test_a_corrupt_image_is_left_out_and_told_of(cli, tmp_path, command):
 def test_no_image_that_can_be_read(cli, tmp_path, command):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.png").write_bytes(b"no image")
-    code, stdout, stderr = cli(command, "--data", tmp_path / "data", "--out", tmp_path / "run")
+    (tmp_path / "data" / "a.csv").write_text("path,label,x0,y0,x1,y1\na.png,cat,0,0,1,1\n")
+    data = tmp_path / "data" / ("a.csv" if command == "boxes" else "")
+    code, stdout, stderr = cli(command, "--data", data, "--out", tmp_path / "run")
     assert (code, stdout) == (2, "")
     assert stderr.endswith("error: none of the 1 images could be read\n")
     assert not (tmp_path / "run").exists()
@@ -254,6 +259,112 @@ def test_a_checkpoint_of_a_training_script(cli, tmp_path):
     assert found["top1"] == bundled["top1"]
 
 
+class TestTablesOfNothing:
+    @pytest.fixture
+    def classes(self, tmp_path):
+        """Two class folders of photographs, without a box."""
+        for name in ("cat", "dog"):
+            (tmp_path / "photos" / name).mkdir(parents=True)
+            pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / "a.png")
+        return tmp_path / "photos"
+
+    OPTIONS = ("--model", "vit_softmax_photos", "--methods", "centre")
+
+    def test_boxes_without_any(self, cli, tmp_path, classes):
+        out = tmp_path / "run"
+        for command in (("boxes",), ("evaluate", "--metrics", "focus,boxes")):
+            code, stdout, stderr = cli(*command, *self.OPTIONS, "--data", classes, "--out", out)
+            assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+            assert "error: none of the 2 images of 'photos' has a box; boxes are in Tiny-" in stderr
+            assert "in a .csv of path, label, x0, y0, x1, y1" in stderr
+            assert not out.exists()
+
+    def test_those_that_are_left_out_are_counted(self, cli, classes):
+        rows = ["path,label,x0,y0,x1,y1", "cat/a.png,cat,9,9,5,5", "dog/a.png,dog,,,,"]
+        (classes / "a.csv").write_text("\n".join(rows))
+        code, _, stderr = cli("boxes", *self.OPTIONS, "--data", classes / "a.csv")
+        assert code == 2 and "none of the 2 images of 'a' has a box of use (1 reversed)" in stderr
+
+    def test_everything_goes_without_boxes_where_there_are_none(self, cli, classes, tmp_path):
+        options = ("--data", classes, "--steps", 2, "--out", tmp_path / "run")
+        code, stdout, stderr = cli("evaluate", *self.OPTIONS, *options)
+        assert code == 0
+        assert stderr.startswith("boxes is left out: none of the 2 images of 'photos' has a box")
+        assert "deletion, fill mean" in stdout and "boxes; percent" not in stdout
+        config = json.loads((tmp_path / "run" / "config.json").read_text())
+        assert list(config["measures"]) == ["morf", "align", "focus", "sanity"]
+
+    def test_boxes_that_leave_nothing_to_compare(self, cli, classes):
+        """The box is all of the image: known when it is decoded. Other measures are shown."""
+        rows = ["path,label,x0,y0,x1,y1", "cat/a.png,cat,0,0,64,64", "dog/a.png,dog,,,,"]
+        (classes / "a.csv").write_text("\n".join(rows))
+        options = (*self.OPTIONS, "--data", classes / "a.csv")
+        said = "error: boxes: no image has a box, in the part that the model sees, that leaves"
+        for as_json in ((), ("--json",)):
+            code, stdout, stderr = cli("boxes", *options, *as_json)
+            assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+            assert said in stderr
+        code, stdout, stderr = cli("evaluate", *options, "--metrics", "boxes,focus")
+        assert code == 2 and said in stderr
+        assert "how sharp maps are" in stdout and "nan" not in stdout
+
+    def test_a_curve_of_one_step(self, cli, tmp_path):
+        code, stdout, stderr = cli("morf", "--limit", 1, "--steps", 1, "--out", tmp_path / "run")
+        assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+        assert (
+            "2 to 196 steps" in stderr and "with which the curves of all maps are alike" in stderr
+        )
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("command", ["morf", "boxes", "evaluate"])
+    def test_lists_add_up(self, cli, tmp_path, command):
+        options = ("--methods", "visits", "--methods", "degree,random", "--methods", "visits")
+        options += ("--limit", 1, "--out", tmp_path / "run")
+        if command != "boxes":
+            options += ("--steps", 2)
+        if command == "evaluate":
+            options += ("--metrics", "morf", "--metrics", "focus,accuracy")
+        assert cli(command, *options)[0] == 0
+        measures = json.loads((tmp_path / "run" / "config.json").read_text())["measures"]
+        for name, measure in measures.items():
+            if name != "accuracy":
+                assert measure["methods"] == ["visits", "degree", "random"]
+        if command == "evaluate":
+            assert list(measures) == ["morf", "focus", "accuracy"]
+
+    def test_other_lists_add_up(self, cli, tmp_path):
+        options = ("--limit", 1, "--layer", "last", "--steps", 2, "--steps", "3,2", "--json")
+        code, stdout, _ = cli("align", *options)
+        assert code == 0
+        vectors = [row["vector"] for row in json.loads(stdout)["vectors"]]
+        assert vectors[:3] == ["linear", "linear-k2", "linear-k3"]
+        options = ("--method", "visits", "--methods", "random", "--out", tmp_path / "maps")
+        assert cli("map", *options)[0] == 0
+        assert len(list((tmp_path / "maps").iterdir())) == 16
+        options = ("--sizes", 32, "--sizes", 64, "--mechanisms", "linear", "--mechanisms", "pure")
+        options += ("--depth", 1, "--width", 32, "--heads", 2, "--repeats", 1, "--json")
+        code, stdout, _ = cli("bench", *options)
+        assert code == 0
+        cells = {(row["size"], row["mechanism"]) for row in json.loads(stdout)}
+        names = ("softmax-fused", "linear", "pure")
+        assert cells == {(size, name) for size in (32, 64) for name in names}
+
+
+def test_a_class_by_name(cli, tmp_path):
+    code, stdout, stderr = cli(
+        "morf", "--target", "3", "--methods", "gradcam", "--limit", 2, "--steps", 2, "--head", 0
+    )
+    assert code == 2 and "head must be left out for gradcam, without heads, got 0" in stderr
+    options = ("--methods", "gradcam", "--limit", 2, "--steps", 2, "--out", tmp_path / "run")
+    code, stdout, _ = cli("morf", "--target", "3", *options)
+    assert code == 0 and "layer last, class: 3: deletion" in stdout
+    rows = (tmp_path / "run" / "rows.1-of-1.jsonl").read_text().splitlines()
+    assert {json.loads(row)["target"] for row in rows} == {3}
+    code, stdout, _ = cli("morf", "--head", 2, "--limit", 1, "--steps", 2)
+    assert code == 0 and "layer last, head 2: deletion" in stdout  # the controls stand beside
+
+
 def test_accuracy_of_the_bundled_model(cli, tmp_path):
     code, stdout, _ = cli("accuracy", "--limit", 40, "--out", tmp_path / "run")
     assert code == 0
@@ -339,7 +450,8 @@ def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
         (("morf", "--layer", "0", "--layer", "1"), 2, "--layer takes one value, and is given 2"),
         (("map", "--head", "0", "--head=1"), 2, "--head takes one value, and is given 2"),
         (("morf", "--methods", "visits,"), 2, "--methods must be names with commas, got 'visits,'"),
-        (("evaluate", "--metrics", ""), 2, "--metrics must be names with commas, got ''"),
+        (("evaluate", "--metrics", ""), 2, "--metrics is empty; give it a value, or leave it out"),
+        (("evaluate", "--metrics", ","), 2, "--metrics must be names with commas, got ','"),
         (("morf", "--seed", "-1"), 2, "Invalid value for '--seed'"),
         (("morf", "--seed", "9" * 25), 2, "'--seed': "),
         (("map", "--seed", "-1"), 2, "Invalid value for '--seed'"),

@@ -65,7 +65,7 @@ def test_constant_model_has_aoc_zero(order):
     [
         (None, list(range(13))),
         (12, list(range(13))),
-        (1, [0, 12]),
+        (2, [0, 5, 12]),
         (4, [0, 2, 5, 8, 12]),  # 12 (s/4)^1.25 = 0, 2.12, 5.05, 8.38, 12
         (6, [0, 1, 3, 5, 7, 10, 12]),  # 12 (s/6)^1.25 = 0, 1.28, 3.04, 5.05, 7.23, 9.55, 12
         (10, [0, 1, 2, 3, 4, 5, 6, 8, 9, 11, 12]),  # 0.67 → 1, 1.60, 2.66, 3.82, 5.05, 6.34, …
@@ -200,7 +200,7 @@ def test_batches_do_not_change_the_curve(batch_size):
 
 
 @pytest.mark.parametrize(
-    ("grid", "steps"), [((14, 14), 24), ((8, 8), 15), ((37, 37), 24), ((2, 2), 1), ((1, 1), 1)]
+    ("grid", "steps"), [((14, 14), 24), ((8, 8), 15), ((37, 37), 24), ((2, 2), 2), ((1, 2), 2)]
 )
 def test_few_steps_cost_a_quarter_at_most(grid, steps):
     def predict_masked(images, removed):
@@ -211,7 +211,7 @@ def test_few_steps_cost_a_quarter_at_most(grid, steps):
     assert curve.probabilities.shape == (1, steps + 1)
     torch.testing.assert_close(curve.probabilities[0], 1 - curve.fractions, rtol=0, atol=1e-15)
     patches = grid[0] * grid[1]
-    assert steps == 1 or steps + 1 <= (patches + 1) / 4
+    assert steps == 2 or steps + 1 <= (patches + 1) / 4
 
 
 def test_images_at_one_step_share_a_batch():
@@ -226,8 +226,8 @@ def test_images_at_one_step_share_a_batch():
     deletion_curve(counting, images, targets, scores, steps=[0, 1, 5, 12], batch_size=4)
     assert left == [[12] * 4, [11] * 4, [7] * 4, [0] * 4]
     left.clear()
-    deletion_curve(counting, images, targets, scores, steps=[0, 12], batch_size=3)
-    assert left == [[12] * 3, [12, 0, 0], [0, 0]]
+    deletion_curve(counting, images, targets, scores, steps=[0, 5, 12], batch_size=3)
+    assert left == [[12] * 3, [12, 7, 7], [7, 7, 0], [0] * 3]
 
 
 def test_inputs_may_be_what_the_model_takes_in_place_of_images():
@@ -286,7 +286,7 @@ def test_ties_stay_within_their_group():
         ([[1.0, 2.0], [3.0, 1.0]], 0.5),
         ([[0.0, 0.0], [-0.0, 4.0]], 0.75),
         ([[5.0, 2.0], [2.0, 5.0]], 1.0),
-        ([[5.0]], 0.0),
+        ([[5.0, 2.0]], 0.0),
     ],
 )
 def test_tied_share(scores, tied):
@@ -352,11 +352,17 @@ IMAGES, TARGETS, SCORES = random_batch(2)
         ({"targets": TARGETS[:1]}, r"targets: expected shape \(2,\), got \(1,\)"),
         ({"targets": TARGETS - 5}, "targets: expected class indices from 0"),
         ({"targets": TARGETS + 5}, "targets: expected indices below K = 2, got"),
-        ({"steps": 0}, "steps: expected None, 'few', 1 to 12 steps, or a sequence of .*, got 0"),
-        ({"steps": 13}, "steps: expected None, 'few', 1 to 12 steps"),
-        ({"steps": True}, "steps: expected None, 'few', 1 to 12 steps"),
-        ({"steps": 2.5}, "steps: expected None, 'few', 1 to 12 steps"),
-        ({"steps": "some"}, "counts that rise from 0 to all 12 patches, got some"),
+        ({"steps": 0}, "steps: expected None, 'few', 2 to 12 steps, or a sequence of .*, got 0"),
+        ({"steps": 1}, "2 to 12 steps, .*, got 1, with which the curves of all maps are alike"),
+        ({"steps": [0, 12]}, r"all 12 patches, with one between them, got \[0, 12\]"),
+        (
+            {"patch_scores": SCORES[:, :1, :1]},
+            "patch_scores: expected maps of several patches",
+        ),
+        ({"steps": 13}, "steps: expected None, 'few', 2 to 12 steps"),
+        ({"steps": True}, "steps: expected None, 'few', 2 to 12 steps"),
+        ({"steps": 2.5}, "steps: expected None, 'few', 2 to 12 steps"),
+        ({"steps": "some"}, "counts that rise from 0 to all 12 patches, .*, got some"),
         ({"steps": [1, 12]}, "steps: expected counts that rise from 0 to all 12 patches"),
         ({"steps": [0, 11]}, "counts that rise from 0 to all 12 patches"),
         ({"steps": [0, 4, 4, 12]}, "counts that rise from 0 to all 12 patches"),

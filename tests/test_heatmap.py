@@ -284,7 +284,7 @@ class TestRegion:
         values = upsample(np.array([[0.0, 1.0]]), (1, 8), region=(2, 0, 6, 1))
         assert values.tolist() == [[0, 0, 0, 0.25, 0.75, 1, 1, 1]]
 
-    @pytest.mark.parametrize("region", [(1, 0, 1, 4), (4, 0, 1, 4), (0, 0, np.nan, 4)])
+    @pytest.mark.parametrize("region", [(1, 0, 1, 4), (4, 0, 1, 4), (0, 0, np.nan, 4), (0, 0, 5)])
     def test_refuses_one_without_area(self, photo, scores, region):
         with pytest.raises(ValueError, match="rectangle with an area, got"):
             overlay(photo, scores, region=region)

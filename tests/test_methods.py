@@ -546,6 +546,11 @@ def test_target_is_one_of_the_models_classes():
         explain(model, images(), "visits", target=1.5)
     with pytest.raises(ValueError, match=r"one per image \(2\), got \(2,\) of torch.bool"):
         explain(model, images(), "visits", target=torch.tensor([True, False]))
+    for target in ({"a": 1}, [], [None], object()):
+        with pytest.raises(
+            ValueError, match=r"target must be a class, or one per image \(2\), got"
+        ):
+            explain(model, images(), "visits", target=target)
     explain(model, images(), "visits", target=torch.tensor([0, 9]))
 
 

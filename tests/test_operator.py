@@ -393,3 +393,11 @@ def test_on_a_gpu(kind, max_bytes):
     relative(emitted.cpu(), graph @ x.double().numpy(), 1e-5)
     relative(received.cpu(), np.swapaxes(graph, -1, -2) @ x.double().numpy(), 1e-5)
     relative(column_sums.cpu(), graph.sum(-2), 1e-5)
+
+
+def test_arrays_where_tensors_go():
+    q, k = queries_keys()
+    op, same = AttentionOperator(q, k), AttentionOperator(q.numpy(), k.numpy())
+    x = torch.ones(op.shape)
+    assert torch.equal(same.dense(), op.dense())
+    assert torch.equal(same.apply(x.numpy()), op.apply(x))

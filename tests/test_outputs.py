@@ -383,8 +383,12 @@ def test_images_without_a_map_are_counted_and_no_table_is_of_them_alone():
     assert [row["method"] for row in lacking] == ["gradcam"] * 3
     # A constant map: all pixels tie, and precision is the prevalence at every recall.
     assert all(row["ap"] == pytest.approx(row["prevalence"]) for row in lacking)
-    with pytest.raises(ValueError, match="gradcam has no map of any image with model"):
-        Report(rows)
+    with pytest.raises(ValueError, match="boxes: gradcam has no map of any image with model"):
+        Report(lacking)
+    (table,) = Report(rows).tables()
+    assert [cells[1] for cells in table.cells] == ["visits"]
+    assert table.note.endswith("gradcam of model has no map, and is left out")
     del lacking[0]["no_map"]
     (table,) = Report(rows).tables()
-    assert table.note.endswith("no map, counted as a constant one: gradcam of model, 2 of 3 rows")
+    assert [cells[1] for cells in table.cells] == ["gradcam", "visits"]
+    assert table.note.endswith("gradcam of model has no map in 2 of 3 rows: constant there")

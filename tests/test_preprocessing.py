@@ -103,6 +103,8 @@ class TestPreprocess:
             ([], "images must hold at least one image, got none"),
             (np.zeros((0, 8, 8, 3), np.uint8), "images must hold at least one image, got none"),
             (7, "images must be paths, Pillow images, arrays or tensors, got int"),
+            (b"abc", "images must be paths, Pillow images, arrays or tensors, got bytes"),
+            ({"image": 1}, "images must be paths, Pillow images, arrays or tensors, got dict"),
             (None, "images must be paths, Pillow images, arrays or tensors, got NoneType"),
             ([7], r"image must be \(H, W\), .* got int 7"),
             ([[[1, 2], [3, 4]]], r"image must be uint8, or float in \[0, 1\], got int64"),
@@ -140,6 +142,7 @@ class TestModelInput:
             assert torch.equal(given, batch)
         for image in (batch[0], batch[0].numpy()):
             assert torch.equal(model_input(digits_model, image), batch[:1])
+        assert torch.equal(model_input(digits_model, batch.double()), batch)
         half = batch.half()
         assert model_input(digits_model, half) is half
 

@@ -121,7 +121,7 @@ def test_cheap_commands_run_as_written(here, monkeypatch, capsys):
     run(*written("report"))
     page = (here / evaluate[evaluate.index("--out") + 1] / "report.html").read_text()
     assert BUNDLED in page and "MoRF" in page
-    assert "infvit_linear_digits" in run(*written("morf"), "--limit", "1", "--steps", "1")
+    assert "infvit_linear_digits" in run(*written("morf"), "--limit", "1", "--steps", "2")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

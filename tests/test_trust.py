@@ -289,7 +289,7 @@ def test_names_leave_the_terminal_alone(cli, tmp_path):
     picture(folder / "good.png")
     (folder / "bad\x1b[31m\n\u202ered.png").write_bytes(b"no image")
     options = ("--model", "vit_softmax_photos", "--methods", "centre", "--limit", 2)
-    code, stdout, stderr = cli("boxes", "--data", folder, *options)
+    code, stdout, stderr = cli("morf", "--data", folder, *options, "--steps", 2)
     assert code == 0
     assert "set\\x1b[2J, 2 images" in stdout
     left_out, total = stderr.splitlines()

@@ -46,7 +46,8 @@ EVERYTHING = ("morf", "boxes", "align", "focus", "sanity")
 METRICS = (*EVERYTHING, "infidelity", "sensitivity", "accuracy")
 FillOption = Annotated[str, typer.Option(help="mean, black, blur, noise or drop.")]
 StepsOption = Annotated[
-    str, typer.Option(help="Of the curve: a number, 'few' (at most 24), or 'full': every patch.")
+    str,
+    typer.Option(help="Of the curve: a number from 2, 'few' (at most 24), or 'full': every patch."),
 ]
 FloorOption = Annotated[
     float | None,
@@ -379,6 +380,7 @@ def evaluate(
         Saving(out, force, resume, strict, shard),
         conditions=conditions(layer, head, target),
         as_json=as_json,
+        optional=not metrics or "all" in listed("--metrics", metrics),
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..data import ImageData
     from ..evaluate import Measure
+    from ..report import Table
 
 __all__ = ["Saving", "run"]
 
@@ -41,6 +42,7 @@ def run(
     conditions: str,
     as_json: bool,
     batch_size: int = 16,
+    optional: bool = False,
 ) -> None:
     """Measure models on images, then print what came out.
 
@@ -52,6 +54,11 @@ def run(
         conditions: what the tables' titles say of the maps.
         as_json: print summaries as JSON, those of a single measure bare.
         batch_size: images at a time.
+        optional: leave out, and say so, what the images cannot be measured by.
+
+    Raises:
+        ValueError: for options that will not do, images that lack what is measured, or a measure
+            that has no value for any image; after the tables of the others.
     """
     from ..data import LabelMismatch
     from ..evaluate import labelled, read_rows, unfinished
@@ -59,6 +66,7 @@ def run(
     from ..report import Report, write_report
 
     images = source.open()
+    measures = [each for each in measures if _suits(each, images, optional)]
     for each in measures:
         for model in models.values():
             each.check(model)
@@ -82,18 +90,39 @@ def run(
             print(f"{folder}: to do, shards {', '.join(map(str, left))}", file=sys.stderr)
             return
         report = write_report(folder, read_rows(folder))
-    if as_json:
+    faults = report.faults()
+    report = report.without(faults)
+    if as_json and report.rows:
         plain = report.plain()
         print(json.dumps(plain if len(measures) > 1 else next(iter(plain.values())), indent=2))
-        return
-    for i, table in enumerate(report.tables()):
+    elif not as_json:
+        title = f"{images.name}, {len(images)} images{conditions}"
+        _print_tables(report.tables(), title, folder)
+    if faults:
+        raise ValueError("; ".join(f"{measure}: {fault}" for measure, fault in faults.items()))
+
+
+def _suits(measure: Measure, images: ImageData, optional: bool) -> bool:
+    """Whether images have what is measured; where that is optional it is said, else raised."""
+    try:
+        measure.check_data(images)
+    except ValueError as error:
+        if not optional:
+            raise
+        print(f"{measure.name} is left out: {one_line(str(error))}", file=sys.stderr)
+        return False
+    return True
+
+
+def _print_tables(tables: list[Table], title: str, folder: Path | None) -> None:
+    """On stdout, with what was written."""
+    for i, table in enumerate(tables):
         if i:
             print()
-        title = f"{images.name}, {len(images)} images{conditions}: {table.title}"
-        print_table(title, table.headings, table.cells)
+        print_table(f"{title}: {table.title}", table.headings, table.cells)
         if table.note:
             print(table.note)
-    if folder is not None:
+    if folder is not None and tables:
         files = ", ".join(sorted(path.name for path in folder.iterdir()))
         print(f"\nwritten to {folder}/: {files}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -167,24 +167,11 @@ def _tiny_imagenet(
         )
         return Entry.of(path.relative_to(root), label_of[wnid], annotation, labels)
 
-    entries = []
     if (folder / "images").is_dir():
-        left_out: list[str] = []
-        for path in find_files(folder / "images", EXTENSIONS):
-            lines = listed.get(path.name, [])
-            known = [line.wnid for line in lines if line.wnid in label_of]
-            if known:
-                entries.append(entry(path, known[-1], lines))
-            elif any(line.fault for line in lines):
-                left_out += [line.fault for line in lines if line.fault][:1]
-            else:
-                raise ValueError(f"{str(listing)!r} gives {path.name!r} no class of wnids.txt")
-        if left_out:
-            warnings.warn(
-                f"{len(left_out)} images are left out for want of a class, such as {left_out[0]}",
-                stacklevel=4,
-            )
-        return labels, entries
+        paths = find_files(folder / "images", EXTENSIONS)
+        classed = _classes_by_line(paths, listed, label_of, listing)
+        return labels, [entry(path, wnid, listed[path.name]) for path, wnid in classed.items()]
+    entries = []
     for wnid in wnids:
         if not (folder / wnid).is_dir():
             raise ValueError(f"{str(folder)!r} has no folder {wnid!r}, which wnids.txt names")
@@ -192,6 +179,32 @@ def _tiny_imagenet(
         for path in find_files(folder / wnid, EXTENSIONS):
             entries.append(entry(path, wnid, own.get(path.name, ())))
     return labels, entries
+
+
+def _classes_by_line(
+    paths: Iterable[Path],
+    listed: Mapping[str, list[_Line]],
+    known: Container[str],
+    listing: Path,
+) -> dict[Path, str]:
+    """Class of every image by its lines; an image is left out where none that it has is sound."""
+    classes: dict[Path, str] = {}
+    left_out: list[str] = []
+    for path in paths:
+        lines = listed.get(path.name, [])
+        faults = [line.fault for line in lines if line.fault]
+        if wnids := [line.wnid for line in lines if line.wnid in known]:
+            classes[path] = wnids[-1]
+        elif faults:
+            left_out.append(faults[0])
+        else:
+            raise ValueError(f"{str(listing)!r} gives {path.name!r} no class of wnids.txt")
+    if left_out:
+        warnings.warn(
+            f"{len(left_out)} images are left out for want of a class, such as {left_out[0]}",
+            stacklevel=5,
+        )
+    return classes
 
 
 def _class_folders(

@@ -81,6 +81,7 @@ class FileImages:
             are the data set's own.
         numbered: whether a table gives the labels as numbers, without names.
         labels: label of every image, or None, without decoding any.
+        box_counts: number of boxes of every image, without decoding any.
         dropped: for every image the flaws of its boxes that were left out.
     """
 
@@ -99,6 +100,7 @@ class FileImages:
         self.classes, self.wnids = [readable(name) for name in labels.classes], labels.wnids
         self._entries = list(entries)
         self.labels = [entry.label for entry in self._entries]
+        self.box_counts = [len(entry.boxes) for entry in self._entries]
         self.dropped = [entry.dropped for entry in self._entries]
         faults = [*faults, *(fault for entry in self._entries for fault in entry.faults)]
         if faults:

@@ -31,6 +31,12 @@ class Subset:
         return _labels(self)
 
     @property
+    def box_counts(self) -> list[int] | None:
+        """Number of boxes of every sample, where the data set tells without decoding."""
+        counts: list[int] | None = getattr(self.data, "box_counts", None)
+        return None if counts is None else [counts[i] for i in self.indices]
+
+    @property
     def dropped_boxes(self) -> dict[str, int]:
         """Number of boxes left out of these samples, by reason, as :class:`FileImages` has it."""
         return dict(Counter(reason for reasons in self.dropped for reason in reasons))

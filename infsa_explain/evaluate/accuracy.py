@@ -11,6 +11,7 @@ from infsa_metrics import class_logits, output_tensor
 from infsa_metrics.outputs import eval_mode
 from torch import nn
 
+from ..data.samples import ImageData
 from ..families import require_classes
 from .batches import Batch, require_finite
 from .rows import Row
@@ -37,6 +38,9 @@ class Accuracy:
 
     def check(self, model: nn.Module) -> None:
         require_classes(model, "accuracy")
+
+    def check_data(self, data: ImageData) -> None:
+        pass
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         model, images = batch.subject.model, batch.inputs

@@ -18,6 +18,7 @@ from infsa_metrics import centred_cosine, cosine, spearman
 from torch import Tensor, nn
 
 from ..centrality import Perron, perron
+from ..data.samples import ImageData
 from ..functional import key_weights, linear_weights
 from ..graphs import Layer
 from ..ranges import MANY
@@ -75,6 +76,9 @@ class Alignment:
             raise ValueError(f"steps must each be at most {MANY}, got {list(self.steps)}")
         if self.side not in ("left", "right"):
             raise ValueError(f"side must be 'left' or 'right', got {self.side!r}")
+
+    def check_data(self, data: ImageData) -> None:
+        pass
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         layers = batch.graphs.layers

@@ -93,6 +93,9 @@ class MapOptions:
                 raise ValueError(f"{error}; or 'predicted', or 'label'") from None
         self.chosen(model)
 
+    def check_data(self, data: ImageData) -> None:
+        """Raise a ValueError if the images lack what is measured: maps need nothing but images."""
+
     def chosen(self, model: nn.Module) -> list[str]:
         """The methods, as :func:`choose_methods` has them."""
         return choose_methods(model, self.methods, self.head, self.target)

@@ -22,6 +22,7 @@ from infsa_metrics import (
 )
 from torch import Tensor, nn
 
+from ..data.samples import ImageData
 from ..preprocessing import frame_boxes
 from ..ranges import Range
 from .batches import Batch, MapOptions, patch_scores
@@ -62,6 +63,18 @@ class Boxes(MapOptions):
         if self.boxes not in ("all", "label"):
             raise ValueError(f"boxes must be 'all' or 'label', got {self.boxes!r}")
         Range(0, 100).require("tolerance", self.tolerance)
+
+    def check_data(self, data: ImageData) -> None:
+        counts = getattr(data, "box_counts", None)
+        if counts is not None and not any(counts):
+            dropped = getattr(data, "dropped_boxes", {})
+            flaws = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+            raise ValueError(
+                f"none of the {len(data)} images of {data.name!r} has a box"
+                + (f" of use ({flaws})" if flaws else "")
+                + "; boxes are in Tiny-ImageNet's layout, in Pascal VOC's .xml beside the images, "
+                "in a COCO .json, and in a .csv of path, label, x0, y0, x1, y1"
+            )
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         masks = _masks(batch, self)

@@ -30,6 +30,9 @@ class Measure(Protocol):
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options will not do for a model."""
 
+    def check_data(self, data: ImageData) -> None:
+        """Raise a ValueError if the images lack what is measured, without decoding any."""
+
     def rows(self, batch: Batch) -> Iterable[Row]:
         """Rows of a batch, each with its ``image``."""
 
@@ -71,13 +74,15 @@ def measure(
         ``no_map``, true.
 
     Raises:
-        ValueError: for options out of range, a method that does not suit the model, or labels
-            that a measure needs and that are not the model's.
+        ValueError: for options out of range, a method that does not suit the model, images that
+            lack what is measured, such as boxes, or labels that a measure needs and that are not
+            the model's.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     for each in measures:
         each.check(model)
+        each.check_data(data)
     data = labelled(model, data, measures, labels).data
     subject = Subject(model)
 

@@ -89,7 +89,12 @@ def targets_of(graphs: Graphs, target: Target) -> Tensor:
         target = target.tolist()
     if isinstance(target, Sequence):
         target = [class_index(graphs.model, t) if isinstance(t, str) else t for t in target]
-    targets = torch.as_tensor(target, device=graphs.logits.device)
+    try:
+        targets = torch.as_tensor(target, device=graphs.logits.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"target must be a class, or one per image ({batch}), got {target!r:.80}"
+        ) from None
     targets = targets.clone() if targets.is_inference() else targets
     if targets.ndim == 0:
         targets = targets.expand(batch)

@@ -128,4 +128,13 @@ def _tables(summaries: Sequence[BoxSummary]) -> list[Table]:
     return [Table("boxes; percent", BOX_HEADINGS, box_table(summaries), note)]
 
 
-section("boxes", summarise_boxes, _tables)
+def _fault(summaries: Sequence[BoxSummary]) -> str:
+    if any(s.measures["prevalence"].n for s in summaries):
+        return ""
+    return (
+        "no image has a box, in the part that the model sees, that leaves something outside; with "
+        "--boxes label the boxes must be of the image's own label"
+    )
+
+
+section("boxes", summarise_boxes, _tables, fault=_fault)

@@ -22,11 +22,13 @@ class Section:
         summarise: rows to dataclasses, a list of them or lists by name.
         tables: of these summaries.
         draw: writes pictures and further files into a run folder.
+        fault: why no image has a value, and what to do; empty where some image has one.
     """
 
     summarise: Callable[[Sequence[Row]], Any]
     tables: Callable[[Any], list[Table]]
     draw: Callable[[Path, Sequence[Row]], None]
+    fault: Callable[[Any], str]
 
 
 SECTIONS: dict[str, Section] = {}
@@ -37,9 +39,10 @@ def section(
     summarise: Callable[[Sequence[Row]], Any],
     tables: Callable[[Any], list[Table]],
     draw: Callable[[Path, Sequence[Row]], None] = lambda folder, rows: None,
+    fault: Callable[[Any], str] = lambda summaries: "",
 ) -> None:
     """Register the section of a measure, by the measure's name."""
-    SECTIONS[measure] = Section(summarise, tables, draw)
+    SECTIONS[measure] = Section(summarise, tables, draw, fault)
 
 
 def save_figure(figure: Any, folder: Path, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,14 @@ class Report:
         summaries: by measure, as the measure's section has them.
 
     Raises:
-        ValueError: if a method has no map of any image.
+        ValueError: if none of a measure's methods has a map of any image.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
+        rows, self.missing = _mapped(rows)
         self.rows: dict[str, list[Row]] = {}
         for row in rows:
             self.rows.setdefault(row["measure"], []).append(row)
-        self.missing = _missing_maps(rows)
         self.summaries = {
             measure: SECTIONS[measure].summarise(own) for measure, own in self.rows.items()
         }
@@ -47,6 +47,19 @@ class Report:
             note = "; ".join(filter(None, [first.note, self.missing.get(measure, "")]))
             tables += [replace(first, note=note), *others]
         return tables
+
+    def faults(self) -> dict[str, str]:
+        """Of the measures that have no value for any image: why, and what to do."""
+        found = {
+            measure: SECTIONS[measure].fault(summaries)
+            for measure, summaries in self.summaries.items()
+        }
+        return {measure: fault for measure, fault in found.items() if fault}
+
+    def without(self, measures: Container[str]) -> Report:
+        """The report without some measures."""
+        kept = [self.rows[measure] for measure in self.rows if measure not in measures]
+        return Report([row for rows in kept for row in rows])
 
     def plain(self) -> dict[str, Any]:
         """The summaries as what JSON is made of, by measure."""
@@ -65,30 +78,36 @@ def write_report(folder: Path, rows: Sequence[Row]) -> Report:
     return report
 
 
-def _missing_maps(rows: Sequence[Row]) -> dict[str, str]:
-    """Sentences, by measure, on methods that have no map of some images.
+def _mapped(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
+    """Rows without those of methods that have no map at all, and a note for each measure.
 
     Raises:
-        ValueError: if one has no map of any image.
+        ValueError: if none of a measure's methods has a map.
     """
     seen: defaultdict[tuple[str, str, str], list[bool]] = defaultdict(list)
     for row in rows:
         if "method" in row:
-            key = row["measure"], row["model"], row["method"]
-            seen[key].append(row.get("no_map", False))
+            seen[_key(row)].append(row.get("no_map", False))
+    none = {key for key, lacks in seen.items() if all(lacks)}
+    for measure, model, method in none:
+        if all(key in none for key in seen if key[0] == measure):
+            raise ValueError(
+                f"{measure}: {method} has no map of any image with {model}: its scores or "
+                "gradients are zero, or all heads are dead; choose another method"
+            )
     notes: defaultdict[str, list[str]] = defaultdict(list)
     for (measure, model, method), lacks in seen.items():
         if all(lacks):
-            raise ValueError(
-                f"{method} has no map of any image with {model}: its scores or gradients are zero, "
-                "or all heads are dead; leave it out of the methods"
-            )
-        if any(lacks):
-            notes[measure].append(f"{method} of {model}, {sum(lacks)} of {len(lacks)} rows")
-    return {
-        measure: f"no map, counted as a constant one: {', '.join(which)}"
-        for measure, which in notes.items()
-    }
+            notes[measure].append(f"{method} of {model} has no map, and is left out")
+        elif any(lacks):
+            share = f"{sum(lacks)} of {len(lacks)} rows"
+            notes[measure].append(f"{method} of {model} has no map in {share}: constant there")
+    kept = [row for row in rows if "method" not in row or _key(row) not in none]
+    return kept, {measure: "; ".join(sentences) for measure, sentences in notes.items()}
+
+
+def _key(row: Row) -> tuple[str, str, str]:
+    return row["measure"], row["model"], row["method"]
 
 
 def _plain(value: Any) -> Any:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from infsa_metrics.arrays import Array, to_tensor
+
 __all__ = ["centred_cosine", "cosine", "spearman"]
 
 
-def cosine(a: Tensor, b: Tensor) -> Tensor:
+def cosine(a: Array, b: Array) -> Tensor:
     """Cosine of the angle, aᵀb / (‖a‖ ‖b‖); 1 is the same direction.
 
     Args:
@@ -35,7 +37,7 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
     return product.clamp(-1, 1)
 
 
-def centred_cosine(a: Tensor, b: Tensor) -> Tensor:
+def centred_cosine(a: Array, b: Array) -> Tensor:
     """Cosine after each vector's mean is taken off: Pearson's r.
 
     Args, shapes and errors as in :func:`cosine`; NaN where a vector is constant.
@@ -48,7 +50,7 @@ def centred_cosine(a: Tensor, b: Tensor) -> Tensor:
     return cosine(_centred(a), _centred(b))
 
 
-def spearman(a: Tensor, b: Tensor) -> Tensor:
+def spearman(a: Array, b: Array) -> Tensor:
     """Spearman's ρ: Pearson's r of the ranks, ties sharing their mean rank.
 
     Args, shapes and errors as in :func:`cosine`; NaN where a vector is constant.
@@ -61,7 +63,8 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
     return centred_cosine(_ranks(a), _ranks(b))
 
 
-def _pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _pair(a: Array, b: Array) -> tuple[Tensor, Tensor]:
+    a, b = to_tensor("a", a), to_tensor("b", b)
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-1]:
         raise ValueError(
             f"a and b must have the same last dimension, got {tuple(a.shape)} and {tuple(b.shape)}"

@@ -17,12 +17,16 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from infsa_metrics.arrays import Array, to_tensor
+
 #: ``None``, one patch a step; a number of steps, or ``"few"``; or counts of removed patches.
 Steps = int | Literal["few"] | Sequence[int] | None
-#: ``"few"``, where that costs at most a quarter of all patches one by one.
+#: ``"few"``, where that costs at most a quarter of all patches one by one; fewer than 12 patches
+#: are removed in 2 steps.
 FEW_STEPS = 24
 #: ``predict_masked(images (B, C, H, W), removed (B, gh, gw) bool) -> probabilities (B, K)``
 PredictMasked = Callable[[Tensor, Tensor], Tensor]
@@ -104,7 +108,7 @@ def srg(morf: DeletionCurve, lerf: DeletionCurve) -> Tensor:
     return lerf.auc() - morf.auc()
 
 
-def rank_patches(patch_scores: Tensor, seeds: Sequence[int | str] | None = None) -> Tensor:
+def rank_patches(patch_scores: Array, seeds: Sequence[int | str] | None = None) -> Tensor:
     """Rank patches from the highest score to the lowest, ties in random order.
 
     Args:
@@ -140,9 +144,9 @@ def rank_patches(patch_scores: Tensor, seeds: Sequence[int | str] | None = None)
 @torch.no_grad()
 def deletion_curve(
     predict_masked: PredictMasked,
-    images: Tensor,
-    targets: Tensor,
-    patch_scores: Tensor,
+    images: Array,
+    targets: Array,
+    patch_scores: Array,
     *,
     order: Literal["morf", "lerf"] = "morf",
     steps: Steps = None,
@@ -162,10 +166,12 @@ def deletion_curve(
         patch_scores: (B, gh, gw), finite; ranked once, higher is more relevant.
         order: ``"morf"`` removes the most relevant first; ``"lerf"`` walks the same ranking
             backwards.
-        steps: ``None``, one patch a step; S <= P = gh·gw, S steps that are a little denser early,
-            where curves bend (the count removed after step s is P (s/S)^1.25, rounded, raised where
-            needed so that every step removes a patch); ``"few"``, 24 of them, or as many as cost a
-            quarter of ``None`` if that is fewer; or the counts themselves, from 0 up to P.
+        steps: ``None``, one patch a step; 2 <= S <= P = gh·gw, S steps that are a little denser
+            early, where curves bend (the count removed after step s is P (s/S)^1.25, rounded,
+            raised where needed so that every step removes a patch); ``"few"``, 24 of them, or as
+            many as cost a quarter of ``None`` if that is fewer, but at least 2; or the counts
+            themselves, from 0 up to P. A curve of one step is the same for every map: nothing is
+            removed, then everything.
         seeds: B image identities, for breaking ties; see :func:`rank_patches`.
         batch_size: most masked images shown to the model at once. (Step, image) pairs fill the
             batches, all images at one step before the next, so that memory does not grow with the
@@ -188,6 +194,8 @@ def deletion_curve(
         >>> curve.probabilities.tolist(), curve.aoc().tolist()
         ([[1.0, 0.75, 0.5, 0.25, 0.0]], [0.5])
     """
+    images, targets = to_tensor("images", images), to_tensor("targets", targets)
+    patch_scores = to_tensor("patch_scores", patch_scores)
     _require(images.ndim == 4, "images", "shape (B, C, H, W)", tuple(images.shape))
     _require(order in ("morf", "lerf"), "order", "'morf' or 'lerf'", repr(order))
     is_size = _is_int(batch_size) and batch_size >= 1
@@ -217,25 +225,29 @@ def deletion_curve(
 
 def _removed_counts(steps: Steps, patches: int) -> Tensor:
     """Return how many patches are gone at each point of the curve: (S+1,), from 0 to all."""
+    _require(patches > 1, "patch_scores", "maps of several patches, to be put in order", patches)
     if steps is None:
         return torch.arange(patches + 1)
     if isinstance(steps, str) and steps == "few":
-        steps = max(1, min(FEW_STEPS, patches // 4 - 1))
+        steps = max(2, min(FEW_STEPS, patches // 4 - 1))
     if not isinstance(steps, Iterable):
-        valid = _is_int(steps) and 1 <= steps <= patches
-        expected = f"None, 'few', 1 to {patches} steps, or a sequence of counts"
-        _require(valid, "steps", expected, steps)
+        valid = _is_int(steps) and 2 <= steps <= patches
+        expected = f"None, 'few', 2 to {patches} steps, or a sequence of counts"
+        alike = ", with which the curves of all maps are alike" if steps == 1 else ""
+        _require(valid, "steps", expected, f"{steps}{alike}")
         s = torch.arange(steps + 1)
         removed = (patches * (s.double() / steps) ** 1.25).round().long()
         return (removed - s).cummax(0).values + s  # at least one patch a step
     counts = [int(count) for count in steps if _is_int(count)]
     rises = all(a < b for a, b in zip(counts, counts[1:], strict=False))
     valid = len(counts) == len(steps) and rises and counts[:1] == [0] and counts[-1] == patches
-    _require(valid, "steps", f"counts that rise from 0 to all {patches} patches", steps)
+    expected = f"counts that rise from 0 to all {patches} patches, with one between them"
+    _require(valid and len(counts) > 2, "steps", expected, steps)
     return torch.tensor(counts)
 
 
-def _flat_scores(patch_scores: Tensor) -> Tensor:
+def _flat_scores(patch_scores: Array) -> Tensor:
+    patch_scores = to_tensor("patch_scores", patch_scores)
     shape = tuple(patch_scores.shape)
     _require(len(shape) == 3 and 0 not in shape[1:], "patch_scores", "shape (B, gh, gw)", shape)
     _require(not patch_scores.is_complex(), "patch_scores", "real scores", patch_scores.dtype)
@@ -269,14 +281,16 @@ def _checked_targets(targets: Tensor, size: int) -> Tensor:
     return targets
 
 
-def _target_probability(p: Tensor, targets: Tensor) -> Tensor:
+def _target_probability(p: Array, targets: Tensor) -> Tensor:
     """What is followed of the answers of ``predict_masked``, (n, K) -> (n,).
 
     The probability of each row's class, or the cosine of each row's features, at least 0.
     """
-    shape = tuple(p.shape) if isinstance(p, Tensor) else type(p).__name__
-    proper = isinstance(p, Tensor) and p.ndim == 2 and len(p) == len(targets)
+    is_array = isinstance(p, (Tensor, np.ndarray))
+    proper = is_array and p.ndim == 2 and len(p) == len(targets)
+    shape = tuple(p.shape) if is_array else type(p).__name__
     _require(proper, "predict_masked", f"probabilities of shape ({len(targets)}, K)", shape)
+    p = to_tensor("predict_masked", p)
     if targets.ndim == 2:
         expected = f"features of shape ({len(targets)}, {targets.shape[1]})"
         _require(p.shape == targets.shape, "predict_masked", expected, shape)

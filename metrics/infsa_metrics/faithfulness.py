@@ -14,9 +14,11 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from infsa_metrics.arrays import Array, to_tensor
 from infsa_metrics.deletion import (
     PredictMasked,
     _checked_targets,
@@ -34,9 +36,9 @@ Explain = Callable[[Tensor, Tensor], Tensor]
 
 def infidelity(
     predict_masked: PredictMasked,
-    images: Tensor,
-    targets: Tensor,
-    patch_scores: Tensor,
+    images: Array,
+    targets: Array,
+    patch_scores: Array,
     *,
     normalize: bool = True,
     samples: int | None = 100,
@@ -86,9 +88,9 @@ def infidelity(
     """
     from captum.metrics import infidelity as captum_infidelity
 
-    targets, seeds = _checked(images, targets, seeds, batch_size)
+    images, targets, seeds = _checked(images, targets, seeds, batch_size)
     _require(samples is None or _positive(samples), "samples", "None or an integer from 1", samples)
-    scores = _flat_scores(patch_scores).reshape(patch_scores.shape)
+    scores = _flat_scores(patch_scores).reshape(np.shape(patch_scores))
     _require(len(scores) == len(images), "patch_scores", f"{len(images)} maps", len(scores))
     every = _squares(*scores.shape[1:])
 
@@ -121,8 +123,8 @@ def infidelity(
 
 def sensitivity_max(
     explain: Explain,
-    images: Tensor,
-    targets: Tensor,
+    images: Array,
+    targets: Array,
     *,
     radius: float = 0.02,
     samples: int = 10,
@@ -163,7 +165,7 @@ def sensitivity_max(
     """
     from captum.metrics import sensitivity_max as captum_sensitivity_max
 
-    targets, seeds = _checked(images, targets, seeds, batch_size)
+    images, targets, seeds = _checked(images, targets, seeds, batch_size)
     _require(_positive(samples), "samples", "an integer from 1", samples)
     _require(0 < radius < math.inf, "radius", "a number above 0", radius)
 
@@ -174,10 +176,11 @@ def sensitivity_max(
             batch = shown if isinstance(shown, Tensor) else shown[0]
             target = targets[i : i + 1].to(batch.device)
             found = explain(batch, target.expand(len(batch), *targets.shape[1:]))
-            proper = isinstance(found, Tensor) and found.ndim > 1 and len(found) == len(batch)
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            is_array = isinstance(found, (Tensor, np.ndarray))
+            proper = is_array and found.ndim > 1 and len(found) == len(batch)
+            got = tuple(found.shape) if is_array else type(found).__name__
             _require(proper, "explain", f"maps of shape ({len(batch)}, ...)", got)
-            flat = found.detach().to("cpu", torch.float64).flatten(1)
+            flat = to_tensor("explain", found).detach().to("cpu", torch.float64).flatten(1)
             return (flat.where((flat != 0).any(1, keepdim=True), torch.nan),)
 
         def shake(batch: Tensor) -> Tensor:
@@ -213,9 +216,10 @@ def _squares(gh: int, gw: int) -> Tensor:
 
 
 def _checked(
-    images: Tensor, targets: Tensor, seeds: Sequence[int | str] | None, batch_size: int
-) -> tuple[Tensor, Sequence[int | str]]:
-    """Targets as (B,) long on the CPU, and one seed per image."""
+    images: Array, targets: Array, seeds: Sequence[int | str] | None, batch_size: int
+) -> tuple[Tensor, Tensor, Sequence[int | str]]:
+    """Images, targets as (B,) long on the CPU, and one seed per image."""
+    images, targets = to_tensor("images", images), to_tensor("targets", targets)
     _require(images.ndim == 4, "images", "shape (B, C, H, W)", tuple(images.shape))
     _require(_positive(batch_size), "batch_size", "an integer from 1", batch_size)
     size = len(images)
@@ -223,7 +227,7 @@ def _checked(
     seeds = range(size) if seeds is None else seeds
     proper = not isinstance(seeds, str) and len(seeds) == size
     _require(proper, "seeds", f"a sequence of {size} identities", repr(seeds)[:80])
-    return targets, seeds
+    return images, targets, seeds
 
 
 def _positive(value: object) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from infsa_metrics.arrays import Array, to_tensor
 from infsa_metrics.deletion import PredictMasked
 from infsa_metrics.outputs import Output, class_probabilities, eval_mode, output_tensor
 
@@ -158,7 +159,8 @@ def pixel_fill(
         )
     replace = FILLS[fill](mean, std, seed)
 
-    def predict_masked(images: Tensor, removed: Tensor) -> Tensor:
+    def predict_masked(images: Array, removed: Array) -> Tensor:
+        images, removed = to_tensor("images", images), to_tensor("removed", removed)
         pixels = _pixel_mask(images, removed)
         with eval_mode(model):
             raw = output_tensor(model(torch.where(pixels, replace(images), images)))

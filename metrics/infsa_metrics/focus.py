@@ -12,10 +12,12 @@ import math
 import torch
 from torch import Tensor
 
+from infsa_metrics.arrays import Array, to_tensor
+
 __all__ = ["effective_patches", "entropy", "gini", "token_similarity"]
 
 
-def entropy(scores: Tensor) -> Tensor:
+def entropy(scores: Array) -> Tensor:
     """Shannon entropy of the scores as a distribution, −Σ p log p with p = s / Σs, in nats.
 
     Lower is sharper. Divide by log P to compare grids of different sizes.
@@ -38,7 +40,7 @@ def entropy(scores: Tensor) -> Tensor:
     return nats
 
 
-def effective_patches(scores: Tensor) -> Tensor:
+def effective_patches(scores: Array) -> Tensor:
     """Effective number of patches, exp(entropy): how many equal ones have the same entropy.
 
     Lower is sharper.
@@ -59,7 +61,7 @@ def effective_patches(scores: Tensor) -> Tensor:
     return entropy(scores).exp()
 
 
-def gini(scores: Tensor) -> Tensor:
+def gini(scores: Array) -> Tensor:
     """Gini index of the scores, Σ_i (2i − P − 1) s_(i) / (P Σs), s_(i) the i-th smallest.
 
     Higher is sharper.
@@ -83,7 +85,7 @@ def gini(scores: Tensor) -> Tensor:
     return ((weights * rising).sum(-1) / patches).clamp(min=0)  # rounding: a constant map has 0
 
 
-def token_similarity(tokens: Tensor) -> Tensor:
+def token_similarity(tokens: Array) -> Tensor:
     """Mean cosine similarity between two different tokens; 1 where all have one direction.
 
     Its growth with depth is the usual measure of over-smoothing; less is better there. With t̂ the
@@ -107,6 +109,7 @@ def token_similarity(tokens: Tensor) -> Tensor:
         >>> token_similarity(torch.tensor([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [3.0, 0.0]]]))
         tensor([0., 1.], dtype=torch.float64)
     """
+    tokens = to_tensor("tokens", tokens)
     if tokens.ndim != 3 or 0 in tokens.shape[1:]:
         raise ValueError(f"tokens: expected shape (B, N, D), got {tuple(tokens.shape)}")
     if not tokens.isfinite().all():
@@ -120,8 +123,9 @@ def token_similarity(tokens: Tensor) -> Tensor:
     return ((squared_sum - count) / pairs).clamp(max=1)
 
 
-def _shares(scores: Tensor) -> Tensor:
+def _shares(scores: Array) -> Tensor:
     """The scores as a distribution, s / Σs, in float64; NaN where all are zero."""
+    scores = to_tensor("scores", scores)
     if scores.ndim == 0 or scores.shape[-1] == 0:
         raise ValueError(f"scores: expected shape (..., P), P >= 1, got {tuple(scores.shape)}")
     valid = scores.isfinite() & (scores >= 0)

@@ -25,6 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from infsa_metrics.arrays import Array, to_tensor
+
 __all__ = [
     "average_precision",
     "box_mask",
@@ -51,7 +53,8 @@ def _measure(formula: _Measure) -> _Measure:
     """
 
     @wraps(formula)
-    def measure(scores: Tensor, mask: Tensor, **options: Any) -> Tensor:
+    def measure(scores: Array, mask: Array, **options: Any) -> Tensor:
+        scores, mask = to_tensor("scores", scores), to_tensor("mask", mask)
         if scores.shape != mask.shape:
             got = f"{tuple(scores.shape)} and {tuple(mask.shape)}"
             raise ValueError(f"scores, mask: expected equal shapes, got {got}")
@@ -323,7 +326,7 @@ def iou_at_best(scores: Tensor, mask: Tensor) -> Tensor:
     return (hits.double() / union).amax(1)
 
 
-def prevalence(mask: Tensor) -> Tensor:
+def prevalence(mask: Array) -> Tensor:
     """Share of the pixels that lie on the object: what most measures here are worth by chance.
 
     Args:
@@ -340,11 +343,12 @@ def prevalence(mask: Tensor) -> Tensor:
         >>> prevalence(torch.tensor([[[True, False], [False, False]]]))
         tensor([0.2500], dtype=torch.float64)
     """
+    mask = to_tensor("mask", mask)
     _check_mask(mask)
     return _defined(mask.double().mean((1, 2)), mask)
 
 
-def box_mask(boxes: Tensor, height: int, width: int) -> Tensor:
+def box_mask(boxes: Array, height: int, width: int) -> Tensor:
     """Pixels of an image that lie in any of its boxes.
 
     Args:
@@ -368,6 +372,7 @@ def box_mask(boxes: Tensor, height: int, width: int) -> Tensor:
     """
     if not (isinstance(height, int) and isinstance(width, int)) or min(height, width) < 1:
         raise ValueError(f"height, width: expected at least 1, got {height} and {width}")
+    boxes = to_tensor("boxes", boxes)
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"boxes: expected shape (n, 4), got {tuple(boxes.shape)}")
     x0, y0, x1, y1 = boxes.detach().double().T[..., None]  # (n, 1) each

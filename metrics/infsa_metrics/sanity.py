@@ -18,11 +18,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from infsa_metrics.alignment import spearman
+from infsa_metrics.arrays import Array, to_tensor
 
 __all__ = ["agreement", "rank_correlation", "ssim", "stability"]
 
@@ -30,7 +32,7 @@ __all__ = ["agreement", "rank_correlation", "ssim", "stability"]
 C_1, C_2 = 0.01**2, 0.03**2
 
 
-def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
+def rank_correlation(a: Array, b: Array) -> Tensor:
     """Spearman's ρ between two maps of an image, over their patches; 1 for the same order.
 
     Between a model's map and a randomised copy's, lower is better.
@@ -51,11 +53,11 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
         >>> rank_correlation(map, 1 / map).round(decimals=6)
         tensor([-1.], dtype=torch.float64)
     """
-    _require_maps(a=a, b=b)
+    a, b = _maps(a=a, b=b)
     return spearman(a.flatten(1), b.flatten(1))
 
 
-def ssim(a: Tensor, b: Tensor, window: int = 7) -> Tensor:
+def ssim(a: Array, b: Array, window: int = 7) -> Tensor:
     """Mean structural similarity of two maps of an image, each scaled to [0, 1] first.
 
     Between a model's map and a randomised copy's, lower is better. In a window with means μ,
@@ -85,7 +87,7 @@ def ssim(a: Tensor, b: Tensor, window: int = 7) -> Tensor:
         >>> ssim(a, 3 * a + 1), ssim(a, -a)
         (tensor([1.], dtype=torch.float64), tensor([-0.9549], dtype=torch.float64))
     """
-    _require_maps(a=a, b=b)
+    a, b = _maps(a=a, b=b)
     if min(a.shape[1:]) < 2:
         raise ValueError(f"a, b: expected grids of at least 2×2 patches, got {tuple(a.shape[1:])}")
     if not _is_int(window) or window < 2:
@@ -109,7 +111,7 @@ def ssim(a: Tensor, b: Tensor, window: int = 7) -> Tensor:
 
 def stability(
     explain: Callable[[Tensor], Tensor],
-    images: Tensor,
+    images: Array,
     *,
     noise: float = 0.05,
     draws: int = 4,
@@ -145,6 +147,7 @@ def stability(
         >>> stability(brightness, torch.arange(48.0).view(1, 3, 4, 4), noise=1e-6)
         tensor([1.], dtype=torch.float64)
     """
+    images = to_tensor("images", images)
     if images.ndim != 4 or not images.is_floating_point():
         got = f"{tuple(images.shape)} {images.dtype}"
         raise ValueError(f"images: expected floats of shape (B, C, H, W), got {got}")
@@ -167,7 +170,7 @@ def stability(
     return mean.masked_fill((span == 0).to(mean.device), torch.nan)
 
 
-def agreement(maps: Mapping[str, Tensor]) -> Tensor:
+def agreement(maps: Mapping[str, Array]) -> Tensor:
     """Spearman's ρ between the maps of every two methods, image by image.
 
     Args:
@@ -188,8 +191,7 @@ def agreement(maps: Mapping[str, Tensor]) -> Tensor:
     """
     if not maps:
         raise ValueError("maps: expected at least one method, got none")
-    _require_maps(**maps)
-    flat = torch.stack([each.flatten(1) for each in maps.values()], 1)  # (B, M, P)
+    flat = torch.stack([each.flatten(1) for each in _maps(**maps)], 1)  # (B, M, P)
     rho = spearman(flat[:, :, None], flat[:, None])
     diagonal = rho.diagonal(dim1=1, dim2=2)
     diagonal.masked_fill_(~diagonal.isnan(), 1)  # to the last digit
@@ -212,18 +214,21 @@ def _pattern(shape: torch.Size, seed: int | str, draw: int) -> Tensor:
 
 def _maps_of(explain: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     maps = explain(images)
-    if not isinstance(maps, Tensor) or maps.ndim != 3 or len(maps) != len(images):
-        got = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+    is_array = isinstance(maps, (Tensor, np.ndarray))
+    if not is_array or maps.ndim != 3 or len(maps) != len(images):
+        got = tuple(maps.shape) if is_array else type(maps).__name__
         raise ValueError(f"explain: expected maps of shape ({len(images)}, gh, gw), got {got}")
-    return maps.detach()
+    return to_tensor("explain", maps).detach()
 
 
-def _require_maps(**maps: Tensor) -> None:
-    """Raise unless all are of one shape (B, gh, gw)."""
-    shapes = {tuple(each.shape) for each in maps.values()}
+def _maps(**maps: Array) -> list[Tensor]:
+    """As tensors; raise unless all are of one shape (B, gh, gw)."""
+    found = {name: to_tensor(name, each) for name, each in maps.items()}
+    shapes = {tuple(each.shape) for each in found.values()}
     if len(shapes) > 1 or len(next(iter(shapes))) != 3 or 0 in next(iter(shapes))[1:]:
-        got = ", ".join(f"{name} {tuple(each.shape)}" for name, each in maps.items())
+        got = ", ".join(f"{name} {tuple(each.shape)}" for name, each in found.items())
         raise ValueError(f"{', '.join(maps)}: expected one shape (B, gh, gw), got {got}")
+    return list(found.values())
 
 
 def _is_int(value: object) -> bool:

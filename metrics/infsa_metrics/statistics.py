@@ -74,7 +74,7 @@ def bootstrap_mean(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number in (0, 1), got {confidence}")
     if not isinstance(resamples, Integral) or resamples < 1:
-        raise ValueError(f"resamples: expected at least 1, a whole number, got {resamples}")
+        raise ValueError(f"resamples: expected a whole number, at least 1, got {resamples}")
     x = _vector("values", values)
     x, excluded = x[~np.isnan(x)], int(np.isnan(x).sum())
     n = len(x)
