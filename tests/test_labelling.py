@@ -175,7 +175,7 @@ class TestCommands:
         [
             ("accuracy",),
             ("morf", "--target", "label"),
-            ("boxes", "--target", "label"),
+            ("evaluate", "--metrics", "infidelity", "--target", "label"),
             ("sanity", "--target", "label"),
             ("evaluate", "--metrics", "align,accuracy"),
         ],

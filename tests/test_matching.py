@@ -57,7 +57,9 @@ class Images:
 
 def matched(classes, names, **options):
     data, how = match_labels(Images(classes, **options), names)
-    return [data[i].label for i in range(len(data))], how
+    labels = [data[i].label for i in range(len(data))]
+    assert data.labels == labels
+    return labels, how
 
 
 def refused(classes, names, *words, **options):
@@ -285,7 +287,7 @@ class TestWithout:
     def test_own_boxes_stay(self):
         data = Images(["dog", "cat"], [0, None], box_labels=[[0, 1, 0], [1, 1]])
         bare, how = without_labels(data)
-        assert how == "no labels used"
+        assert (how, bare.labels) == ("no labels used", [None, None])
         assert (bare[0].label, bare[0].box_labels) == (None, None)
         assert bare[0].own_boxes.tolist() == data[0].boxes[[0, 2]].tolist()
         assert bare[1].own_boxes.shape == (0, 4)

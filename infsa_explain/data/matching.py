@@ -141,6 +141,14 @@ class _Relabelled:
         self.data, self.name, self.classes = data, data.name, classes
         self._labels = labels
 
+    @property
+    def labels(self) -> list[int | None] | None:
+        """Label of every image; None where they are not known without decoding."""
+        known = known_labels(self.data)
+        if known is None or self._labels is None:
+            return None if known is None else [None] * len(known)
+        return [None if label is None else self._of(label) for label in known]
+
     def __len__(self) -> int:
         return len(self.data)
 
