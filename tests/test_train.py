@@ -365,7 +365,8 @@ def annotated(root, split, **classes):
 
 class TestData:
     def recipe(self, root):
-        return Recipe("infvit_pure_photos", data=str(root), epochs=1, batch_size=2, model_args=TINY)
+        short = {"epochs": 1, "batch_size": 2, "warmup_epochs": 0}
+        return Recipe("infvit_pure_photos", data=str(root), **short, model_args=TINY)
 
     def test_held_out_images_have_the_labels_of_the_classes_trained(self, tmp_path):
         annotated(tmp_path, "train", a="ant", b="bee", c="cat")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from torch import nn
@@ -101,7 +102,7 @@ def _own_names(module: Any) -> Iterator[list[Any]]:
     ):
         yield _in_order(meta.get("categories")) if isinstance(meta, Mapping) else []
     if timms:
-        yield _imagenet(module)
+        yield list(_imagenet(getattr(module, "num_classes", 0)))
 
 
 def _in_order(names: Any) -> list[Any]:
@@ -113,9 +114,10 @@ def _in_order(names: Any) -> list[Any]:
     return list(names) if isinstance(names, list | tuple) else []
 
 
-def _imagenet(module: Any) -> list[Any]:
-    """What timm calls the classes of the ImageNet that has as many as a timm model."""
+@lru_cache(maxsize=4)
+def _imagenet(number: int) -> tuple[str, ...]:
+    """What timm calls the classes of the ImageNet that has so many; none where none has."""
     from timm.data import ImageNetInfo, infer_imagenet_subset
 
-    subset = infer_imagenet_subset({"num_classes": getattr(module, "num_classes", 0)})
-    return [] if subset is None else list(ImageNetInfo(subset).label_descriptions())
+    subset = infer_imagenet_subset({"num_classes": number})
+    return () if subset is None else tuple(ImageNetInfo(subset).label_descriptions())
