@@ -58,6 +58,7 @@ class InspectorWidget(anywidget.AnyWidget):
                     "name": name,
                     "summary": m.summary,
                     "scope": m.scope,
+                    "heads": m.heads,
                     "of_a_class": m.class_specific,
                 }
                 for name, m in ((name, get_method(name)) for name in inspector.methods)

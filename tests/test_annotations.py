@@ -410,7 +410,7 @@ class TestVoc:
         )
         secret = tmp_path / "secret.txt"
         secret.write_text("secret")
-        start = time.monotonic()
+        start = time.process_time()  # of this process alone
         for entities in (laughs, f'<!ENTITY lol9 SYSTEM "{secret.as_uri()}">'):
             bomb = (
                 f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE a [{entities}]>'
@@ -419,7 +419,7 @@ class TestVoc:
             self.refused(tmp_path / "a.xml", bomb.encode(encoding), "document type", "DOCTYPE")
         dtd = '<!DOCTYPE annotation SYSTEM "http://localhost/a.dtd"><annotation/>'
         self.refused(tmp_path / "a.xml", dtd, "document type")
-        assert time.monotonic() - start < 1
+        assert time.process_time() - start < 1
 
     @pytest.mark.parametrize(
         ("content", "words"),

@@ -213,6 +213,8 @@ class TestWidget:
         np.testing.assert_allclose(widget.menus["boxes"], sample.boxes / 112)
         of_a_class = {m["name"]: m["of_a_class"] for m in widget.menus["methods"]}
         assert of_a_class["relevance"] and not of_a_class["visits"]
+        heads = {m["name"]: m["heads"] for m in widget.menus["methods"]}
+        assert heads["visits"] and not (heads["gradcam"] or heads["relevance"])
         assert [target for target, _ in widget.menus["targets"]][0] is None
 
     def test_a_picture_as_the_browser_takes_it(self, widget, inspector):
@@ -239,6 +241,11 @@ class TestWidget:
         assert widget.revision == 4
         widget.method, widget.target = "relevance", 3
         assert widget.pictures[0]["caption"] == "relevance, layers 0 to 3, of class 3"
+        widget.head, widget.layer, widget.method = 2, 1, "gradcam"  # which has no heads
+        assert widget.pictures[0]["caption"] == "gradcam, layer 1, of class 3"
+        assert widget.message == ""
+        widget.method = "degree"
+        assert widget.pictures[0]["caption"] == "degree, layer 1, head 2"
 
     def test_its_script_needs_nothing_from_elsewhere(self, widget):
         script = str(widget._esm)
@@ -258,6 +265,14 @@ class TestWidget:
         assert "application/vnd.jupyter.widget-view+json" in data
         width, height = Image.open(io.BytesIO(base64.b64decode(data["image/jpeg"]))).size
         assert width > height > 300
+
+    def test_classes_by_name(self, model, sample):
+        pytest.importorskip("anywidget")
+        widget = inspect(model, sample.image, method="gradcam", target="3", label="8")
+        assert widget.target == 3
+        assert widget.pictures[0]["caption"] == "gradcam, layer 3, of class 3"
+        with pytest.raises(ValueError, match="target must be the name or the number of a class"):
+            inspect(model, sample.image, method="gradcam", target="cat")
 
     @pytest.mark.parametrize("layer", ["mean", "last", 3])
     def test_a_method_of_the_whole_model_keeps_the_layer_that_was_asked_for(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
+import numpy as np
 import pytest
 from browsers import InspectorPage, chromium, jupyterlab, missing
 
@@ -125,6 +126,14 @@ const model = {{
   on: (name, call) => {{ heard[name] = call; }},
   off: (name) => {{ delete heard[name]; }},
 }};
+window.answer = (change) => {{  // as from Python
+  Object.assign(encoded, change);
+  for (const picture of encoded.pictures) {{
+    picture.jpeg = unpack(picture.jpeg);
+    picture.values = unpack(picture.values);
+  }}
+  heard["change:revision"]();
+}};
 const {{ default: widget }} = await import(URL.createObjectURL(
   new Blob([{esm}], {{ type: "text/javascript" }})));
 window.leave = widget.render({{ model, el: document.getElementById("place") }});
@@ -132,31 +141,84 @@ window.leave = widget.render({{ model, el: document.getElementById("place") }});
 """
 
 
-def test_any_host_of_anywidget_will_do(browser, tmp_path):
-    """As in VS Code: no JupyterLab around, its colours for a dark editor, its white output cell."""
-    from selenium.webdriver.support.ui import Select
+def opened(browser, folder, widget, colours=""):
+    """The page of a host with a widget; returns the widget's root."""
+    state = widget.get_state()
+    for name in ("_esm", "_css"):
+        state[name] = str(state[name])
+    page = folder / "host.html"
+    page.write_text(
+        HOST.format(
+            colours=colours,
+            css=state.pop("_css"),
+            esm=json.dumps(state.pop("_esm")),
+            state=packed(state),
+        ),
+        encoding="utf-8",
+    )
+    browser.get(f"file://{page}")
+    return browser.find_element("css selector", ".infsa-inspector")
 
+
+def packed(state):
+    return json.dumps(state, default=lambda raw: base64.b64encode(raw).decode())
+
+
+@pytest.fixture
+def widget():
     import infsa_explain
     from infsa_explain.data import PhotoDigits
     from infsa_explain.inspector import inspect
 
     sample = PhotoDigits("val")[0]
-    widget = inspect(infsa_explain.load("infvit_linear_digits"), sample.image, boxes=sample.boxes)
-    state = widget.get_state()
-    for name in ("_esm", "_css"):
-        state[name] = str(state[name])
-    page = tmp_path / "host.html"
-    page.write_text(
-        HOST.format(
-            colours="--vscode-editor-foreground: #d4d4d4; --vscode-editor-background: #1e1e1e;",
-            css=state.pop("_css"),
-            esm=json.dumps(state.pop("_esm")),
-            state=json.dumps(state, default=lambda raw: base64.b64encode(raw).decode()),
-        ),
-        encoding="utf-8",
-    )
-    browser.get(f"file://{page}")
-    root = browser.find_element("css selector", ".infsa-inspector")
+    return inspect(infsa_explain.load("infvit_linear_digits"), sample.image, boxes=sample.boxes)
+
+
+def test_what_is_read_off_follows_the_picture(browser, tmp_path, widget):
+    """The pointer stays on a patch; method, layer and head are changed by keys or from Python."""
+    from selenium.webdriver import ActionChains
+
+    opened(browser, tmp_path, widget)
+    row, column = 5, 4
+    frame = browser.find_element("css selector", ".infsa-frame")
+    side = frame.size["width"] / 14
+    offset = [round((place + 0.5 - 7) * side) for place in (column, row)]
+    ActionChains(browser).move_to_element_with_offset(frame, *offset).perform()
+
+    def read_off():
+        text = browser.find_element("css selector", ".infsa-readout").text
+        return text, browser.find_element("css selector", ".infsa-over").text
+
+    def truth():
+        values = np.frombuffer(widget.pictures[0]["values"], "<f4")
+        score = values[14 * row + column]
+        rank = 1 + int((values > score).sum())
+        return f"row {row}, column {column}: rank {rank} of 196", float(f"{score:.3g}")
+
+    seen = set()
+    for change in ({}, {"method": "perron"}, {"layer": 1}, {"head": 2}, {"method": "gradcam"}):
+        for name, value in change.items():
+            setattr(widget, name, value)
+        state = {name: widget.get_state()[name] for name in (*change, "pictures", "revision")}
+        browser.execute_script(f"window.answer({packed(state)})")
+        text, score = read_off()
+        assert (text, float(score)) == truth()
+        seen.add((text, score))
+    assert len(seen) == 5
+    assert not browser.find_element("css selector", "[name=head]").is_enabled()  # of Grad-CAM
+    assert browser.find_element("css selector", "[name=layer]").is_enabled()
+    away = browser.find_element("css selector", ".infsa-summary")
+    ActionChains(browser).move_to_element(away).perform()
+    assert read_off()[0].startswith("Point at a patch to read it off") and read_off()[1] == ""
+    assert browser.get_log("browser") == []
+
+
+def test_any_host_of_anywidget_will_do(browser, tmp_path, widget):
+    """As in VS Code: no JupyterLab around, its colours for a dark editor, its white output cell."""
+    from selenium.webdriver.support.ui import Select
+
+    colours = "--vscode-editor-foreground: #d4d4d4; --vscode-editor-background: #1e1e1e;"
+    root = opened(browser, tmp_path, widget, colours)
     style = "const s = getComputedStyle(arguments[0]); return [s.color, s.backgroundColor]"
     assert browser.execute_script(style, root) == ["rgb(212, 212, 212)", "rgb(30, 30, 30)"]
     drawn = "return document.querySelector('.infsa-frame img').decode().then(() => true)"

@@ -137,6 +137,7 @@ def test_layers(method, kind):
     assert result.layers == (0, 1, 2)
 
 
+@pytest.mark.filterwarnings("ignore:gradient-degree has no map for some images")
 @pytest.mark.parametrize(
     ("method", "kind"), [c for c in LAYER_METHODS if METHODS[c.values[0]].heads]
 )

@@ -328,7 +328,8 @@ def _heads(graphs: Graphs, layers: tuple[int, ...], head: int | None) -> tuple[i
     counts = [graphs.layer(i).operator.shape[1] for i in layers]
     if head is None:
         return tuple(range(max(counts)))
-    return (layer_index(head, min(counts), "head"),)
+    words = "a whole number, or None for the mean over heads"
+    return (layer_index(head, min(counts), "head", words),)
 
 
 def _mean_over_heads(scores: Tensor, head: int | None, graphs: Graphs) -> Tensor:

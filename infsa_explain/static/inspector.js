@@ -143,7 +143,9 @@ function render({ model, el }) {
   const message = element("div", { className: "infsa-message" });
   const readout = element("div", { className: "infsa-readout", ariaLive: "polite" });
 
+  let pointed = null; // the patch below the pointer
   const hover = (patch) => {
+    pointed = patch;
     for (const each of panels) each.mark("hovered", patch);
     readout.textContent = "Point at a patch to read it off; click it to see its visits.";
     if (patch !== null) {
@@ -188,7 +190,8 @@ function render({ model, el }) {
     for (const name of ["method", "layer", "head", "target", "scale", "colormap"]) {
       inputs[name].value = JSON.stringify(model.get(name));
     }
-    inputs.layer.disabled = inputs.head.disabled = chosen?.scope === "model";
+    inputs.layer.disabled = chosen?.scope === "model";
+    inputs.head.disabled = chosen?.heads === false;
     inputs.target.disabled = !chosen?.of_a_class || !targets.length;
     summary.textContent = chosen?.summary ?? "";
     message.textContent = model.get("message");
@@ -205,11 +208,11 @@ function render({ model, el }) {
     pictures.forEach((picture, i) => panels[i].show(picture));
     below.hidden = pictures.length < 2;
     for (const each of panels) each.mark("selected", model.get("patch"));
+    hover(pointed); // reads the new picture off
     root.dataset.revision = model.get("revision");
   };
   model.on("change:revision", update);
   update();
-  hover(null);
 
   return () => {
     model.off("change:revision", update);
