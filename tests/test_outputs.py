@@ -165,7 +165,7 @@ def test_accuracy_of_one_logit_is_that_of_two_classes():
 
 def listed(samples):
     class Listed(list):
-        name, classes = "listed", ["no", "yes"]
+        name, classes = "listed", ["0", "1"]
 
         def fingerprint(self):
             return "0"
