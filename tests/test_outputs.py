@@ -260,7 +260,9 @@ def test_pixel_fill_refuses_features():
 
 
 def test_a_model_with_a_classifier_has_no_embedding_to_follow():
-    with pytest.raises(ValueError, match="'embedding' is for a model without a classifier"):
+    with pytest.raises(
+        ValueError, match="got 'embedding', which is for a model without a classifier"
+    ):
         explain(small_vit(), torch.zeros(1, 3, 32, 32), "gradcam", target="embedding")
     with pytest.raises(ValueError, match="got 'embedding'; build it with num_classes=0"):
         Morf(target="embedding").check(small_vit())
