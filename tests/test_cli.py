@@ -333,6 +333,19 @@ class TestTablesOfNothing:
         if command == "evaluate":
             assert list(measures) == ["morf", "focus", "accuracy"]
 
+    def test_all_methods_of_pictures(self, cli, tmp_path):
+        """Those that suit every model; beside a head those that have heads, and controls."""
+        from infsa_explain.methods import METHODS
+
+        options = ("--limit", 1, "--methods", "all", "--head", 0, "--out", tmp_path / "a.png")
+        assert cli("gallery", "--model", "vit_softmax_digits", *options)[0] == 0
+        photo = tmp_path / "a.png"
+        assert cli("map", photo, "--method", "all", "--head", 0, "--out", tmp_path / "maps")[0] == 0
+        names = {path.name.split(".")[2] for path in (tmp_path / "maps").iterdir()}
+        suited = {name for name, m in METHODS.items() if m.kinds >= {"linear"}}
+        expected = {name for name in suited if METHODS[name].heads or METHODS[name].control}
+        assert names == expected | {"untrained-visits"}
+
     def test_other_lists_add_up(self, cli, tmp_path):
         options = ("--limit", 1, "--layer", "last", "--steps", 2, "--steps", "3,2", "--json")
         code, stdout, _ = cli("align", *options)
@@ -447,6 +460,10 @@ def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
         (("morf", "--data", "nowhere"), 2, "'nowhere'"),
         (("morf", "--limit", "0"), 2, "Invalid value for '--limit'"),
         (("gallery", "--limit", "0"), 2, "Invalid value for '--limit'"),
+        (("boxes", "--tolerance", "-1"), 2, "tolerance must be a share of at least 0, got -1.0"),
+        (("align", "--size", "0"), 2, "Invalid value for '--size'"),
+        (("map", "--method", "gradcam", "--head", "2"), 2, "head must be left out for gradcam"),
+        (("map", "--method", "gradcam", "--target", "cat"), 2, "must be the name or the number"),
         (("morf", "--layer", "0", "--layer", "1"), 2, "--layer takes one value, and is given 2"),
         (("map", "--head", "0", "--head=1"), 2, "--head takes one value, and is given 2"),
         (("morf", "--methods", "visits,"), 2, "--methods must be names with commas, got 'visits,'"),

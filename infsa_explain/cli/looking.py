@@ -18,6 +18,7 @@ from .options import (
     LayerOption,
     OverwriteOption,
     SeedOption,
+    drawn_methods,
     listed,
     load_models,
 )
@@ -30,7 +31,11 @@ def map_images(
     checkpoint: CheckpointOption = None,
     method: Annotated[
         list[str],
-        typer.Option("--method", "--methods", help="Names with commas; repeat for more."),
+        typer.Option(
+            "--method",
+            "--methods",
+            help="Names with commas, or 'all' that suit the model; repeat for more.",
+        ),
     ] = ["visits"],  # noqa: B006
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -57,8 +62,9 @@ def map_images(
     from ..mapping import MapWriter, file_stems
 
     check_folder(out)
-    methods = listed("--method", method)
+    listed("--method", method)
     (network,) = load_models([model], [checkpoint] if checkpoint else [], device).values()
+    methods = drawn_methods("--method", method, [network], head)
     data = PhotoDigits("val", 4, seed)
     digits = [] if images else [data[i] for i in range(len(data))]
     names = [readable(path.name) for path in images] or [digit.image_id for digit in digits]

@@ -211,7 +211,7 @@ def align(
     ] = [],  # noqa: B006
     gamma: GammaOption = None,
     size: Annotated[
-        int | None, typer.Option(help="Side of the images in pixels, if not the model's.")
+        int | None, typer.Option(min=1, help="Side of the images in pixels, if not the model's.")
     ] = None,
     untrained: Annotated[
         bool, typer.Option("--untrained", help="Random weights: to try speed and memory.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
@@ -44,6 +44,7 @@ __all__ = [
     "StrictOption",
     "TargetOption",
     "chosen_output",
+    "drawn_methods",
     "integer",
     "listed",
     "load_models",
@@ -207,6 +208,19 @@ def chosen_output(output: str) -> Output:
     if output not in ("auto", "softmax", "sigmoid"):
         raise ValueError(f"--output must be 'auto', 'softmax' or 'sigmoid', got {output!r}")
     return cast("Output", output)
+
+
+def drawn_methods(
+    option: str, values: Sequence[str], models: Iterable[nn.Module], head: int | None
+) -> list[str]:
+    """The names that an option lists; for 'all' those that suit every model, and the head."""
+    from ..evaluate import choose_methods
+
+    names = listed(option, values)
+    if "all" not in names:
+        return names
+    first, *others = (choose_methods(model, None, head) for model in models)
+    return [name for name in first if all(name in other for other in others)]
 
 
 def torch_device(name: str) -> str:

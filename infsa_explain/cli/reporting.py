@@ -25,6 +25,7 @@ from .options import (
     SeedOption,
     Source,
     SplitOption,
+    drawn_methods,
     listed,
     load_models,
 )
@@ -180,8 +181,9 @@ def gallery(
     from ..picture_files import check_picture, mark_of, save_picture
 
     check_picture(out, "", force=True)
-    names = listed("--methods", methods)
+    listed("--methods", methods)
     networks = load_models(model, checkpoint, device)
+    names = drawn_methods("--methods", methods, networks.values(), head)
     if images:
         none = np.zeros((0, 4), np.float32)
         samples = [Sample(read_image(path), None, none, readable(path.name)) for path in images]
