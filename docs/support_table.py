@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import infsa_explain
 from infsa_explain.attention import linear_infsa, pure_infsa
+from infsa_explain.families import classifies
 from infsa_explain.families.registry import merge_heads, split_heads
 from infsa_explain.graphs import attention_kinds
 from infsa_explain.methods import applicable_methods
@@ -225,8 +226,9 @@ def tried(example: Example) -> tuple[str, str, str]:
     model, images = example.model(), example.images()
     try:
         kinds = attention_kinds(model)
+        target = None if classifies(model) else "embedding"
         for method in applicable_methods(kinds):
-            infsa_explain.explain(model, images, method)
+            infsa_explain.explain(model, images, method, target=target)
     except ValueError as error:
         return f"no: {error}".partition(" (known")[0], "", ""
     try:
@@ -235,7 +237,8 @@ def tried(example: Example) -> tuple[str, str, str]:
     except ValueError:
         converted = "no"
     number = len(applicable_methods(kinds))
-    return "yes", converted, f"all {number} for {', '.join(kinds)} attention"
+    methods = f"all {number} for {', '.join(kinds)} attention"
+    return "yes", converted, methods + ("" if target is None else ', `target="embedding"`')
 
 
 def table() -> str:

@@ -32,6 +32,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         with _warnings_as_lines(debug), ends_when_interrupted():
+            _refuse_blank(sys.argv[1:])
             from .cli import app
 
             code = app(standalone_mode=False)
@@ -68,6 +69,22 @@ def _warnings_as_lines(debug: bool) -> Iterator[None]:
             yield
         finally:
             warnings.formatwarning = as_found
+
+
+def _refuse_blank(arguments: list[str]) -> None:
+    """Refuse an empty value: it often comes from a shell variable that is not set.
+
+    As a path it would be the working folder.
+    """
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        option, equals, value = argument.partition("=")
+        if not argument.strip():
+            name = before if before.startswith("-") else "an argument"
+        elif option.startswith("--") and equals and not value.strip():
+            name = option
+        else:
+            continue
+        raise ValueError(f"{name} is empty; give it a value, or leave it out")
 
 
 def _is_usage(error: Exception) -> bool:

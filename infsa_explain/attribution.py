@@ -9,10 +9,11 @@ from typing import TypeVar
 import torch
 from captum.attr import Attribution
 from captum.log import log_usage
+from infsa_metrics import class_logits, output_tensor
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from .graphs import logits_of
+from .families import model_output
 from .methods import Explanation, explain, get_method
 
 __all__ = ["MethodAttribution", "captum_attribution"]
@@ -62,7 +63,8 @@ class MethodAttribution(Attribution):  # type: ignore[misc]  # Captum has no typ
     """A map method as an attribution of pixels; made by :func:`captum_attribution`.
 
     Attributes:
-        forward_func: images (B, 3, H, W) → logits (B, C), of a model with any form of output.
+        forward_func: images (B, 3, H, W) → logits of classes (B, K), whatever form the model's
+            outputs have.
     """
 
     def __init__(
@@ -71,7 +73,8 @@ class MethodAttribution(Attribution):  # type: ignore[misc]  # Captum has no typ
         maps_of: Callable[..., Explanation],
         seeds: Sequence[int | str] | None,
     ) -> None:
-        super().__init__(lambda images: logits_of(model(images)))
+        output = model_output(model)
+        super().__init__(lambda images: class_logits(output_tensor(model(images)), output))
         self._maps_of, self._seeds = maps_of, seeds
 
     @log_usage()  # type: ignore[untyped-decorator]  # NoiseTunnel looks for what it wraps

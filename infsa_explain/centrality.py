@@ -23,12 +23,14 @@ import torch
 from torch import Tensor
 
 from .operator import AttentionOperator
+from .perron_bounds import FLOOR, product_rounding
 from .solvers import choice, fixed_point, multiply, solve, sum_rounding, survival_per_head
 from .spectrum import CONSTANT_ON_SOFTMAX, Perron, perron
 
 __all__ = [
     "Centrality",
     "Perron",
+    "certified_series",
     "degree",
     "doob_visits",
     "katz",
@@ -48,8 +50,9 @@ class Centrality:
 
     Attributes:
         scores: (B, H, N) float64, non-negative; higher is more important.
-        error_bound: (B, H) upper bound on ‖scores − exact‖ / ‖scores‖, in the 2-norm for InfSA
-            graphs and the 1-norm for softmax graphs, PageRank and Doob's chain.
+        error_bound: (B, H) proven upper bound on ‖scores − exact‖ / ‖scores‖, in the 2-norm for
+            InfSA graphs and the 1-norm for softmax graphs, PageRank and Doob's chain, for Â as
+            float64 forms it.
         iterations: products with the graph; 0 for a direct solve.
         converged: (B, H) bool, whether ``error_bound`` is within the tolerance.
         min_absorption: (B, H) the smallest R_i = 1 − γ Σ_j Â_ij; negative where the walk is no
@@ -136,8 +139,9 @@ def degree(op: AttentionOperator, direction: Direction = "received") -> Centrali
     if direction == "emitted" and op.kind == "softmax":
         raise ValueError(f"the row sum {CONSTANT_ON_SOFTMAX}")
     sums = op.double.column_sums() if direction == "received" else op.double.row_sums()
-    zero, nan = torch.zeros_like(sums[..., 0]), torch.full_like(sums[..., 0], torch.nan)
-    return Centrality(sums, zero, 0, zero == 0, nan, nan)
+    bound = torch.full_like(sums[..., 0], product_rounding(op.num_tokens))
+    nan = torch.full_like(bound, torch.nan)
+    return Centrality(sums, bound, 0, bound > 0, nan, nan)
 
 
 def pagerank(
@@ -199,11 +203,12 @@ def doob_visits(
         tol: bound on the relative error at which to stop.
 
     Returns:
-        :class:`Centrality`. The bound is on the 1-norm, ‖r‖₁ / (1 − γc), with
-        c = max_i (Âh)_i / h_i as computed (Collatz and Wielandt: c ≥ ρ, and c = ρ as far as h is
-        exact); it certifies the chain of the h that was computed. ``min_absorption`` is 1 − γc,
-        ``invalid_rows`` is 0 unless γc > 1, where the bound is infinite. Scores, bound and
-        absorption are NaN, and ``converged`` False, where there is no chain: in a graph without
+        :class:`Centrality`. The bound is on the 1-norm and has two parts: ‖r‖₁ / (1 − γc) for the
+        chain of the computed h, with c = max_i (Âh)_i / h_i (c ≥ ρ by Collatz and Wielandt); and
+        2η / (1 − η) for the h itself, η its :attr:`Perron.entry_bound`, as F_ij h_j / h_i holds one
+        entry of h over another. ``min_absorption`` is 1 − γc, ``invalid_rows`` is 0 unless γc > 1.
+        The bound is infinite where h is not resolved or one of several, or γc > 1. Scores, bound
+        and absorption are NaN, and ``converged`` False, where there is no chain: in a graph without
         cycles, which has no h, and for a class token off the support.
 
     Raises:
@@ -223,7 +228,7 @@ def doob_visits(
             "itself: use visits"
         )
     survival = survival_per_head(op, gamma)
-    h, growth = _harmonic(op)
+    h, growth, relative = _harmonic(op, tol)
     support = h > 0
     inverse = torch.where(support, 1 / h, 0.0)
     if start == "uniform":
@@ -240,40 +245,31 @@ def doob_visits(
         norm=1,
         contraction=1 - absorption.amin(-1),
         rounding=sum_rounding(op.num_tokens),
-        tol=tol,
+        tol=0.9 * tol,  # the rest is for h
     )
+    moved = torch.where(relative < 1, 2 * relative / (1 - relative), torch.inf)
+    bound = solution.error_bound * (1 + moved) + moved
+    bound = bound.nan_to_num(nan=torch.inf, posinf=torch.inf)
     nan = torch.nan
     return Centrality(
         torch.where(defined[..., None], solution.x, nan),
-        torch.where(defined, solution.error_bound, nan),
+        torch.where(defined, bound, nan),
         solution.iterations,
-        solution.converged & defined,
+        (bound <= tol) & defined,
         torch.where(defined, absorption.amin(-1), nan),
         torch.where(defined, (absorption < 0).double().mean(-1), nan),
     )
 
 
-def _harmonic(op: AttentionOperator) -> tuple[Tensor, Tensor]:
-    """The right Perron vector h, exactly zero off its support, and (Âh)_i / h_i, zero there."""
-    right = perron(op, "right", tol=1e-10)
-    step, h = op.double.apply, right.vector.nan_to_num(0)
-    support = h > 1e-6 * h.amax(-1, keepdim=True)
-    while True:  # with all that leads there, by however weak a link
-        wider = support | (step(support.double()) > 0)
-        if torch.equal(wider, support):
-            break
-        support = wider
-    h = h * support
-    # Steps without cancellation make small entries as exact, relative to themselves, as large.
-    for _ in range(100):
-        image = step(h)
-        growth = torch.where(h > 0, image / h, 0.0)
-        most = growth.amax(-1, keepdim=True)
-        if not bool((support & (growth < (1 - 1e-10) * most)).any()):
-            break
-        h = torch.where(support, image / most + h, 0.0)
-        h = torch.where(support, h / h.amax(-1, keepdim=True), 0.0)
-    return h, growth
+def _harmonic(op: AttentionOperator, tol: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
+    """The right Perron vector h, zero off its support; (Âh)_i / h_i, zero there; h's entry bound.
+
+    The bound is infinite where h is not resolved or one of several.
+    """
+    right = perron(op, "right", tol=min(1e-10, tol / 100))
+    h = right.vector.nan_to_num(0)
+    growth = torch.where(h > 0, op.double.apply(h) / h, 0.0)
+    return h, growth, right.entry_bound.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def series(
@@ -281,28 +277,48 @@ def series(
     gammas: Sequence[float | Tensor],
     start: Start = "uniform",
 ) -> Tensor:
-    """sᵀS_L of the layer series S_L = Σ_t M⁽ᵗ⁾ … M⁽¹⁾, by Horner's rule: (B, N).
+    """sᵀS_L of the layer series S_L = Σ_t M⁽ᵗ⁾ … M⁽¹⁾, by Horner's rule: (B, N) float64.
 
     M⁽ˡ⁾ is the mean over heads of γ_h Â_h of layer l. A residual stack computes Π(I + M⁽ˡ⁾),
-    which has more terms and is a different thing.
+    which has more terms and is a different thing. :func:`certified_series` has the error bound,
+    too.
 
     Args:
         ops: one a layer, first to last.
         gammas: one a layer, each a float or (H,).
         start: s, ``"uniform"`` or ``"class"``.
     """
+    return certified_series(ops, gammas, start).scores
+
+
+def certified_series(
+    ops: Sequence[AttentionOperator],
+    gammas: Sequence[float | Tensor],
+    start: Start = "uniform",
+) -> Centrality:
+    """:func:`series` with its error bound.
+
+    Returns:
+        :class:`Centrality` with ``scores`` (B, N) and all else (B,). It is a sum of products of
+        non-negative numbers, each rounded as often as there are tokens, heads and layers: the bound
+        on the relative error of every entry, and so in any norm, is about L (N + H) 2⁻⁵³.
+        ``min_absorption`` and ``invalid_rows`` play no part.
+    """
     choice("start", start, ("uniform", "class"))
-    batch, _, tokens = ops[0].shape
-    s = ops[0].q.new_zeros(batch, tokens)
+    s = torch.zeros_like(ops[0].double.ones()[:, 0])
     if start == "uniform":
-        s += 1 / tokens
+        s += 1 / s.shape[-1]
     else:
         s[:, 0] = 1
-    z = torch.zeros_like(s)
+    z, rounding = torch.zeros_like(s), 0.0
     for op, gamma in zip(reversed(ops), reversed(gammas), strict=True):
         x = (s + z)[:, None].expand(op.shape)
-        z = (survival_per_head(op, gamma).to(x.dtype) * op.apply_transposed(x)).mean(1)
-    return z
+        z = (survival_per_head(op, gamma) * op.double.apply_transposed(x)).mean(1)
+        rounding += 2 * product_rounding(sum(op.shape[1:]))
+    underflow = (z.amax(-1) > 0) & (z.amax(-1) < FLOOR)
+    bound = torch.full_like(z[:, 0], rounding).masked_fill(underflow, torch.inf)
+    nan = torch.full_like(bound, torch.nan)
+    return Centrality(z, bound, len(ops), bound.isfinite(), nan, nan)
 
 
 def _certified(

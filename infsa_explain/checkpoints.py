@@ -6,12 +6,15 @@ Nothing that a checkpoint holds is ever run.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import inspect
 import json
-import math
 import os
 import pickle
+import re
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,99 +22,169 @@ import safetensors.torch
 import timm
 import torch
 from safetensors import safe_open
-from timm.layers import resample_abs_pos_embed
 from timm.models import get_model_args
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from .conversion import convert
+from .data.reading import read_json
 from .files import replacing
+from .fitting import misfits
 from .graphs import attention_layers
+from .positions import size_of
 from .preprocessing import data_config
 
-__all__ = ["change", "fingerprint", "fit", "read_checkpoint", "rebuild", "save"]
+__all__ = ["change", "fingerprint", "is_checkpoint", "read_checkpoint", "rebuild", "save"]
+
+#: Endings of checkpoints; the last is of the index of one in several files.
+INDEX = ".index.json"
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar", INDEX)
+#: Beside tensors and plain values: a bag of values, which training scripts keep arguments in.
+HARMLESS: list[Any] = [argparse.Namespace]
+#: What Git LFS puts in the place of a large file until it is fetched.
+POINTER = b"version https://git-lfs"
 
 #: Arguments of timm's factory itself: those of a model lie in a file that a stranger may have made.
 OUTSIDE = inspect.signature(timm.create_model).parameters.keys() - {"kwargs"}
 
 
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a path ends as those of checkpoints do."""
+    return os.fspath(path).lower().endswith(SUFFIXES)
+
+
 def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Weights and metadata of a safetensors file, or of a torch file read as data only.
+    """All tensors and the metadata of a safetensors file, or of a torch file read as data only.
+
+    Args:
+        path: of one of these files, or of the ``.index.json`` of a checkpoint in several.
+
+    Returns:
+        Tensors by name, those of nested state dicts as ``state_dict/head.weight``; and metadata:
+        those of a safetensors file, and of a torch file, as far as it notes them, the size of its
+        images, ``img_size`` in JSON, and the name of its model, ``arch``.
 
     Raises:
-        ValueError: if there is no such file or it is no such file.
+        ValueError: if there is no such file, it is no such file, holds no tensors, or holds objects
+            that could run code.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name the checkpoint file in it")
     if not path.is_file():
         raise ValueError(f"no checkpoint at {path}")
+    if path.name.endswith(INDEX):
+        return _read_parts(path)
+    if part := re.fullmatch(r"(.+)-\d{5}-of-\d{5}(\.\w+)", path.name):
+        raise ValueError(
+            f"{path} is one of several parts of a checkpoint; name {part[1]}{part[2]}{INDEX} "
+            "beside it, which lists them"
+        )
+    weights, metadata = _read_file(path)
+    if not weights:
+        raise ValueError(
+            f"{path} holds no state dict (a mapping from names to tensors), but "
+            + metadata.get("content", "nothing")
+        )
+    return weights, metadata
+
+
+def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        if path.suffix == ".safetensors":
+        if path.suffix.lower() == ".safetensors":
             with safe_open(path, framework="pt") as file:
                 weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
                 return weights, file.metadata() or {}
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # PyTorch's message advises to run the file
-        raise ValueError(
-            f"cannot read {path} as a checkpoint of weights: it is damaged, or holds objects "
-            "other than tensors, which could run code"
-        ) from error
+        with safe_globals(HARMLESS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old formats
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged bytes fail in every way there is
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = _reason(path, error)
         raise ValueError(f"cannot read {path} as a checkpoint of weights: {reason}") from error
-    for key in ("state_dict_ema", "state_dict", "model"):
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise ValueError(f"{path} holds no state dict (a mapping from names to tensors)")
-    return state, {}
+    return _tensors(content), _notes(content)
 
 
-def fit(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load weights into a model, all of them.
-
-    Positions that were learned at another size, of a square image, are resampled as timm does.
-
-    Raises:
-        ValueError: if they do not fit; missing, unexpected and misshapen keys are named.
-    """
-    weights = _at_size_of(model, weights)
-    problems = misfits(model, weights)
-    if problems:
-        raise ValueError(f"{source} does not fit {type(model).__name__}; {problems}")
-    model.load_state_dict(weights)
-
-
-def _at_size_of(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights, with the position embedding of a timm ViT brought to the model's grid."""
-    positions, own = weights.get("pos_embed"), getattr(model, "pos_embed", None)
-    if not isinstance(model, VisionTransformer) or positions is None or own is None:
-        return weights
-    prefix = 0 if model.no_embed_class else model.num_prefix_tokens
-    patches = positions.shape[1] - prefix
-    if positions.shape[1] == own.shape[1] or math.isqrt(patches) ** 2 != patches:
-        return weights
-    grid = list(model.patch_embed.grid_size)
-    resampled = resample_abs_pos_embed(positions.float(), grid, num_prefix_tokens=prefix)
-    return weights | {"pos_embed": resampled}
-
-
-def misfits(model: nn.Module, weights: dict[str, Tensor]) -> str:
-    """Keys that a model and a state dict do not share, or share in another shape; "" if none."""
-    own = model.state_dict()
-    shapes = [
-        f"{key} is {tuple(weights[key].shape)}, expected {tuple(own[key].shape)}"
-        for key in own.keys() & weights.keys()
-        if own[key].shape != weights[key].shape
-    ]
-    return "; ".join(
-        f"{label}: {', '.join(sorted(keys)[:5])}{' …' if len(keys) > 5 else ''}"
-        for label, keys in (
-            ("missing", own.keys() - weights.keys()),
-            ("unexpected", weights.keys() - own.keys()),
-            ("shapes", shapes),
+def _reason(path: Path, error: Exception) -> str:
+    """Why a file cannot be read, and what its owner can do."""
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            return "it is Git LFS's pointer to the file; get the file itself with `git lfs pull`"
+    if not is_checkpoint(path):
+        return f"files that can be read end with {', '.join(SUFFIXES)}; convert it to one of them"
+    if "TorchScript" in str(error):
+        return "it is a TorchScript program; save the state_dict() of its model"
+    if not isinstance(error, pickle.UnpicklingError):
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    try:  # PyTorch's message advises to run the file
+        objects = sorted(get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # damaged, or of an old format
+        objects = []
+    if not objects:
+        return (
+            "it is damaged, or holds objects other than tensors, which could run code; save the "
+            "state_dict() of the model alone"
         )
-        if keys
+    shown = ", ".join(objects[:3]) + (" …" if len(objects) > 3 else "")
+    return (
+        f"beside tensors it holds Python objects ({shown}), which could run code; where you trust "
+        "it, read it once with torch.load(path, weights_only=False) and save its state dict alone"
     )
+
+
+def _tensors(content: Any) -> dict[str, Tensor]:
+    """Tensors of nested mappings, each under its name after the names of the mappings.
+
+    A mapping counts once, wherever it is, so that one that holds itself does no harm.
+    """
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    mappings = [("", content)]
+    for folder, mapping in mappings:  # which grows meanwhile
+        if not isinstance(mapping, dict) or id(mapping) in seen:
+            continue
+        seen.add(id(mapping))
+        for key, value in mapping.items():
+            if isinstance(value, Tensor):
+                found[f"{folder}{key}"] = value
+            else:
+                mappings.append((f"{folder}{key}/", value))
+    return found
+
+
+def _notes(content: Any) -> dict[str, str]:
+    """What a torch file notes of its model, and what it holds in words."""
+    if not isinstance(content, dict):
+        return {"content": f"a {type(content).__name__}"}
+    keys = ", ".join(map(str, list(content)[:8]))
+    notes = {"content": f"a mapping with the keys {keys}" if content else "an empty mapping"}
+    places = [content, *map(content.get, ("args", "config", "hparams", "hyper_parameters"))]
+    for place in (vars(p) if isinstance(p, argparse.Namespace) else p for p in places):
+        if not isinstance(place, dict):
+            continue
+        for key in ("img_size", "image_size", "input_size"):
+            if size := size_of(place.get(key)):
+                notes.setdefault("img_size", json.dumps(size))
+        for key in ("arch", "architecture", "model", "model_name"):
+            if isinstance(place.get(key), str):
+                notes.setdefault("arch", place[key])
+    return notes
+
+
+def _read_parts(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of all files that the index of a checkpoint in several lists."""
+    content = read_json(index)
+    listed = content.get("weight_map") if isinstance(content, dict) else None
+    names = sorted(set(map(str, listed.values()))) if isinstance(listed, dict) else []
+    if not names:
+        raise ValueError(f"{index} lists no files of a checkpoint (in weight_map)")
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        if Path(name).name != name:
+            raise ValueError(f"{index}: {name!r:.80} is no file beside it")
+        if not (index.parent / name).is_file():
+            raise ValueError(f"{index} lists {name}, which is not beside it; copy all of its files")
+        weights |= _read_file(index.parent / name)[0]
+    return weights, {}
 
 
 def save(

@@ -8,11 +8,13 @@ the layers of a model family is said in :mod:`infsa_explain.families`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
+from infsa_metrics import class_logits, output_tensor
+from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
 from .families import (
@@ -20,13 +22,18 @@ from .families import (
     Layout,
     attention_family,
     attention_of,
+    first_argument,
     known_attention,
     known_models,
     model_of,
+    model_output,
     refusal,
+    unwrapped,
+    vit_of,
 )
 from .functional import INITIAL_GAMMA, linear_weights
 from .operator import AttentionOperator
+from .watching import forward_pass, watching
 
 if TYPE_CHECKING:
     from .pixels import AnyImage
@@ -66,9 +73,12 @@ class Graphs:
         grid: (gh, gw), the patch grid; tokens after the prefix are its raster scan.
         logits: (B, C), as the model gave them; the pooled features of a model without a
             classifier.
+        output: what the logits are: ``"embedding"`` for features; see
+            :mod:`infsa_metrics.outputs`.
         reads_class_token: whether the classifier reads the class token, which is the first, or
             pools over the patches.
-        model, images: what was run, for methods that run it again.
+        model, images: for methods that run the model again: the ViT itself and the images that it
+            saw, unless the model around it has layers behind the ViT.
         kinds: of every layer of the model, ``"linear"``, ``"pure"`` or ``"softmax"``.
         indices: which of these layers ``layers`` has; all of them unless some were asked for.
     """
@@ -82,6 +92,12 @@ class Graphs:
     images: Tensor = field(repr=False)
     kinds: tuple[str, ...] = ()
     indices: tuple[int, ...] = ()
+    output: Output = "auto"
+
+    @property
+    def class_logits(self) -> Tensor:
+        """(B, K), one column a class: a single logit becomes two. Features stay as they are."""
+        return class_logits(self.logits, self.output)
 
     def layer(self, index: int) -> Layer:
         """The layer of that index in the model.
@@ -121,6 +137,13 @@ def attention_layers(model: nn.Module) -> dict[str, tuple[nn.Module, AttentionFa
             raise ValueError(f"{title} is refused: {layer} {reason}")
     families = {name: attention_of(module) for name, module in modules.items()}
     found = {name: (modules[name], family) for name, family in families.items() if family}
+    for name, (module, _) in found.items():
+        if forward := _foreign_forward(module):
+            raise ValueError(
+                f"{title} is refused: the forward of its layer {name} ({type(module).__name__}) "
+                f"was replaced by {forward}, so its class does not say how it attends; put the "
+                "class's own forward back, or register the layer with a class of its own"
+            )
     unread = _unread(modules, list(found))
     if unread or not found:
         fault = "no attention layer that can be read"
@@ -132,6 +155,17 @@ def attention_layers(model: nn.Module) -> dict[str, tuple[nn.Module, AttentionFa
             "infsa_explain.graphs.attention_family"
         )
     return found
+
+
+def _foreign_forward(module: nn.Module) -> str | None:
+    """Name of the function that replaced a module's ``forward``; None if it is the class's own.
+
+    A decorated forward that says what it wraps, by ``functools.wraps``, counts as the class's own.
+    """
+    cls = next(base for base in type(module).__mro__ if "forward" in vars(base))
+    forward = inspect.unwrap(vars(module).get("forward", vars(cls)["forward"]))
+    name: str = getattr(forward, "__qualname__", type(forward).__qualname__)
+    return None if name == f"{cls.__qualname__}.forward" else name
 
 
 def _unread(modules: dict[str, nn.Module], found: list[str]) -> list[str]:
@@ -186,8 +220,11 @@ def capture(
 ) -> Graphs:
     """Run the model once and read the token graph of every layer.
 
+    The model runs in eval mode. Several threads may capture from one model at a time.
+
     Args:
-        model: a supported ViT; its mode, weights and hooks are as found afterwards.
+        model: a supported ViT, or a model with exactly one inside, which keeps the size of the
+            images that it passes to it. Its mode, weights and hooks are as found afterwards.
         images: (B, 3, H, W), normalised as the model expects, on the model's device; or what else
             :func:`infsa_explain.explain` takes.
         layers: indices of those to read, negative from the end, or None for all. The queries and
@@ -211,61 +248,120 @@ def capture(
     """
     from .preprocessing import model_input  # which imports timm
 
-    modules = attention_layers(model)
-    images = model_input(model, images)
-    grid, prefix, reads_class_token = layout(model, images)
-    depth = len(modules)
+    model = unwrapped(model)
+    families = attention_layers(model)
+    vit = vit_of(model)
+    batch = _usable(model_input(model, images))
+    depth = len(families)
     wanted = range(depth) if layers is None else {layer_index(index, depth) for index in layers}
+    laid_out = [layout(vit, batch)] if vit is model else []
     kinds: dict[str, str] = {}  # of the layers that have run
     found: dict[int, Layer] = {}
 
-    def read(name: str, family: AttentionFamily) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if name in kinds:
-                raise ValueError(f"attention layer {name} ran twice in the forward pass")
-            index = len(kinds)
-            kinds[name] = family.kind
-            if index not in wanted:
-                return
-            try:
-                layer = found[index] = _layer(family, module, args, kwargs)
-            except ValueError as error:
-                title = f"layer {name} ({type(module).__name__})"
-                raise ValueError(f"{title} cannot be read: {error}") from error
-            if layer.operator.num_tokens != prefix + grid[0] * grid[1]:
-                raise ValueError(
-                    f"layer {name} has {layer.operator.num_tokens} tokens, expected {prefix} "
-                    f"prefix tokens and a grid of {grid[0]}×{grid[1]} patches"
-                )
+    inside: dict[str, Any] = {}  # of a ViT inside the model: what it saw, and what it gave
 
-        return hook
+    def enter(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inside["seen"] = first_argument(module, args, kwargs)
+        laid_out.append(_layout_inside(module, inside["seen"], batch))
 
-    handles = [
-        module.register_forward_pre_hook(read(name, family), with_kwargs=True)
-        for name, (module, family) in modules.items()
-    ]
-    try:
-        with torch.no_grad():
-            output = model(images)
-    except AssertionError as error:  # timm's and torchvision's way to refuse a size
-        raise ValueError(f"{type(model).__name__} refuses the images: {error}") from error
-    finally:
-        for handle in handles:
-            handle.remove()
-    if kinds.keys() != modules.keys():
-        missing = ", ".join(sorted(modules.keys() - kinds.keys()))
+    def leave(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        inside["given"] = output
+
+    def read(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name in kinds:
+            raise ValueError(f"attention layer {name} ran twice in the forward pass")
+        family = families[name][1]
+        index = len(kinds)
+        kinds[name] = family.kind
+        if index not in wanted:
+            return
+        try:
+            layer = found[index] = _layer(family, module, args, kwargs)
+        except ValueError as error:
+            title = f"layer {name} ({type(module).__name__})"
+            raise ValueError(f"{title} cannot be read: {error}") from error
+        grid, prefix, _ = laid_out[-1]
+        if layer.operator.num_tokens != prefix + grid[0] * grid[1]:
+            raise ValueError(
+                f"layer {name} has {layer.operator.num_tokens} tokens, expected {prefix} "
+                f"prefix tokens and a grid of {grid[0]}×{grid[1]} patches"
+            )
+
+    inner = {} if vit is model else {type(vit).__name__: vit}
+    attention = {name: module for name, (module, _) in families.items()}
+    with (
+        watching(inner, before=enter, after=leave),
+        watching(attention, before=read),
+        forward_pass(model),
+        torch.no_grad(),
+    ):
+        try:
+            raw = output_tensor(model(batch))
+        except AssertionError as error:  # timm's and torchvision's way to refuse a size
+            raise ValueError(f"{type(model).__name__} refuses the images: {error}") from error
+    if inside:
+        model, batch = _core(model, vit, batch, raw, **inside)
+    if kinds.keys() != families.keys():
+        missing = ", ".join(sorted(families.keys() - kinds.keys()))
         raise ValueError(f"attention layers that did not run in the forward pass: {missing}")
     return Graphs(
         list(found.values()),
-        prefix,
-        grid,
-        logits_of(output),
-        reads_class_token,
+        laid_out[-1].num_prefix_tokens,
+        laid_out[-1].grid,
+        raw,
+        laid_out[-1].reads_class_token,
         model,
-        images,
+        batch,
         tuple(kinds.values()),
         tuple(found),
+        _output(model, raw),
     )
+
+
+def _core(
+    model: nn.Module, vit: nn.Module, images: Tensor, raw: Tensor, *, seen: Tensor, given: Any
+) -> tuple[nn.Module, Tensor]:
+    """What to run again of a model that holds a ViT, and on which images.
+
+    Nothing may stand both before and behind the ViT: zero in the images that the rest of the model
+    takes must be the mean colour, which removed patches get.
+    """
+    try:
+        same = torch.equal(output_tensor(given), raw)
+    except ValueError:  # tokens, for what stands behind
+        same = False
+    if same:
+        return vit, seen
+    if torch.equal(seen.to(images), images):
+        return model, images
+    raise ValueError(
+        f"{type(model).__name__} changes the images before its {type(vit).__name__} and the "
+        "outputs behind it; pass a model without the former, and images as they leave it"
+    )
+
+
+def _output(model: nn.Module, raw: Tensor) -> Output:
+    """What the outputs of a model are, given some, (B, C)."""
+    output = model_output(model)
+    return "sigmoid" if output == "auto" and raw.shape[1] == 1 else output
+
+
+def _layout_inside(vit: nn.Module, seen: Any, images: Tensor) -> Layout:
+    """How the ViT inside a model lays out what it is given, where that keeps the images' frame."""
+    if not isinstance(seen, Tensor) or seen.shape != images.shape:
+        got = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
+        raise ValueError(
+            f"what stands before the {type(vit).__name__} must keep the images' shape "
+            f"{tuple(images.shape)}, got {got}: maps would lie elsewhere; pass images of the "
+            f"ViT's size, or the {type(vit).__name__} itself"
+        )
+    return layout(vit, seen)
+
+
+def _usable(x: Tensor) -> Tensor:
+    """A tensor, or a copy of one that was made in inference mode: autograd takes no such."""
+    with torch.inference_mode(False):
+        return x.clone() if x.is_inference() else x
 
 
 def _layer(
@@ -278,7 +374,7 @@ def _layer(
     operator = AttentionOperator(reading.q, reading.k, graph, scale=reading.scale)
     gamma = reading.gamma
     if gamma is None:
-        gamma = torch.full((operator.shape[1],), INITIAL_GAMMA, device=x.device)
+        gamma = x.new_full((operator.shape[1],), INITIAL_GAMMA, dtype=torch.float32)
     return Layer(operator, gamma.detach().float(), family.kind)
 
 
@@ -302,30 +398,13 @@ def inputs_of(
     return x, further
 
 
-def logits_of(output: Any) -> Tensor:
-    """Logits of a model's output; of Hugging Face's models without any, the pooled features."""
-    for candidate in (
-        output,
-        getattr(output, "logits", None),
-        getattr(output, "pooler_output", None),
-    ):
-        if isinstance(candidate, Tensor):
-            return candidate
-    tokens = getattr(output, "last_hidden_state", None)
-    if not isinstance(tokens, Tensor):
-        raise ValueError(
-            f"the model gave a {type(output).__name__} without logits, pooler_output or "
-            "last_hidden_state; a model in training mode may need eval()"
-        )
-    return tokens[:, 0]
-
-
 def layout(model: nn.Module, images: Tensor) -> Layout:
     """How a model lays ``images`` (B, 3, H, W) out as tokens.
 
     Raises:
         ValueError: if the model is of no known family, or an image is smaller than a patch.
     """
+    model = vit_of(model)
     family = model_of(model)
     if family is None:
         raise ValueError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import cv2
 import numpy as np
+from infsa_metrics import class_probabilities
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
@@ -110,7 +111,7 @@ class Inspector:
         Raises:
             ValueError: for a label that is no class of the model.
         """
-        classes = seen.graphs.logits.shape[1]
+        classes = seen.graphs.class_logits.shape[1]
         if label is not None and not 0 <= label < classes:
             raise ValueError(f"label must be a class of the model, 0 to {classes - 1}, got {label}")
         return cls(seen, applicable_methods(attention_kinds(seen.model)), label)
@@ -121,10 +122,10 @@ class Inspector:
         The predicted one, which None stands for, then the label, the rest of the five likeliest,
         and the chosen one. Empty without a classifier.
         """
-        model, logits = self.view.model, self.view.graphs.logits[0]
-        if getattr(model, "num_classes", None) == 0:
+        model, graphs = self.view.model, self.view.graphs
+        if graphs.output == "embedding":
             return []
-        probabilities = logits.float().softmax(-1)
+        probabilities = class_probabilities(graphs.logits, graphs.output)[0]
         best, *others = probabilities.argsort(descending=True)[:5].tolist()
 
         def text(index: int) -> str:
@@ -154,7 +155,13 @@ class Inspector:
         place = get_method(choice.method).choice(choice.layer, choice.head)
         key = choice.method, *place.values(), choice.gamma, choice.target
         if key not in self._looks:
-            self._looks[key] = self.view.explain(*key)
+            features = self.view.graphs.output == "embedding"
+            self._looks[key] = self.view.explain(
+                choice.method,
+                gamma=choice.gamma,
+                target="embedding" if features else choice.target,
+                **place,
+            )
         return self._looks[key]
 
     def _scale(self, choice: Choice, look: Look) -> Scale:

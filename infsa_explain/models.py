@@ -12,7 +12,7 @@ import json
 import math
 import os
 from contextlib import nullcontext
-from pathlib import Path
+from threading import RLock
 from typing import Any, Literal, cast
 
 import timm
@@ -26,10 +26,14 @@ from torch.utils.checkpoint import checkpoint
 from .any_size import PiecewiseVisionTransformer
 from .attention import LinearInfSA, PureInfSA
 from .catalogue import BUNDLED, UNTRAINED, weights_file
-from .checkpoints import change, fit, read_checkpoint, rebuild
+from .checkpoints import change, is_checkpoint, read_checkpoint, rebuild
+from .families import unwrapped, vit_of
 from .families.torchvision_vits import anew, is_torchvision
+from .fitting import fit, own_weights
 from .functional import INITIAL_GAMMA
 from .hub import hub_or_cache
+from .positions import recorded_size
+from .ranges import count
 
 __all__ = ["BUNDLED", "InfViT", "load", "untrained"]
 
@@ -40,9 +44,6 @@ ATTENTION_LAYERS: dict[str, type[Attention]] = {
     "pure": PureInfSA,
     "softmax": Attention,
 }
-
-#: Endings of files that :func:`load` takes for a checkpoint.
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 
 class InfViT(PiecewiseVisionTransformer):
@@ -256,12 +257,16 @@ def load(
             weights); the path of a checkpoint from :func:`infsa_explain.checkpoints.save`; or an
             ``nn.Module``.
         checkpoint: weights for ``model``, instead of the pretrained ones: safetensors, or a
-            torch file, which is read as data only.
+            torch file, which is read as data only. The names of wrappers before those of the
+            weights, and state dicts in others, do not matter; of several sets of weights the
+            averaged one is taken (an EMA, or DINO's teacher).
         pretrained: whether a name without a checkpoint comes with its pretrained weights; an
             untrained model has to be asked for.
         device: where to put it.
         **kwargs: arguments of the model. With another ``img_size`` than the weights are for, the
             position embedding is resampled; with another ``num_classes``, the classifier is new.
+            Without ``num_classes`` a name has as many classes as the checkpoint; an ``nn.Module``
+            must have as many.
 
     Returns:
         The model, with ``class_names``, a list or None.
@@ -270,19 +275,26 @@ def load(
         ValueError: for an unknown name (the nearest are named), a checkpoint that does not fit
             (missing, unexpected and misshapen keys are named), or weights that cannot be had.
 
+    Warns:
+        UserWarning: where a checkpoint leaves a choice (several sets of weights, or others beside
+            them), or its position embedding is, or looks as if it were, of another grid with as
+            many patches.
+
     >>> load("infvit_linear_digits").class_names[:3]
     ['0', '1', '2']
     """
     weights: dict[str, Tensor] | None = None
     metadata: dict[str, str] = {}
-    if checkpoint is None and not isinstance(model, nn.Module) and Path(model).suffix in SUFFIXES:
+    _check_sizes(**kwargs)
+    if checkpoint is None and not isinstance(model, nn.Module) and _is_path(model):
         checkpoint = model
     if checkpoint is not None:
         weights, metadata = read_checkpoint(checkpoint)
     if checkpoint is model:
         if "architecture" not in metadata:
+            noted = f" (it notes {metadata['arch']!r})" if "arch" in metadata else ""
             raise ValueError(
-                f"{model} does not say which model it is for; name one, with "
+                f"{model} does not say which model it is for{noted}; name one, with "
                 "checkpoint set to this file"
             )
         model = metadata["architecture"]
@@ -299,10 +311,11 @@ def load(
         built = rebuild(metadata, **kwargs)
     else:
         changes = {"num_classes": kwargs.pop("num_classes", None)}
-        built = _with_classifier_of(weights, os.fspath(model), kwargs)
+        built = _with_classifier_of(weights, os.fspath(model), kwargs, str(checkpoint))
     if weights is not None:
-        fit(built, weights, str(checkpoint))
+        fit(built, weights, str(checkpoint), size=recorded_size(metadata))
         change(built, **changes)
+    _check_grid(built, kwargs)
     names = json.loads(metadata.get("classes", "null"))
     if names and len(names) != getattr(built, "num_classes", len(names)):
         names = None  # another classifier was asked for
@@ -320,21 +333,59 @@ def _from_registry(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
         try:
             model: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
         except (OSError, RuntimeError, ConnectionError) as error:
+            from .evaluate.memory import out_of_memory  # which imports this module
+
+            if out_of_memory(error):
+                raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             if not reachable:
                 reason = "Hugging Face's hub cannot be reached, and its cache lacks them"
-            raise ValueError(f"cannot load {name!r} with pretrained weights: {reason}") from error
+            how = " with pretrained weights" if pretrained or on_hub else ""
+            given = "".join(f" and {key}={value!r:.40}" for key, value in kwargs.items())
+            raise ValueError(f"cannot load {name!r}{how}{given}: {reason}") from error
     return model
 
 
-def _with_classifier_of(weights: dict[str, Tensor], name: str, kwargs: dict[str, Any]) -> nn.Module:
+def _with_classifier_of(
+    weights: dict[str, Tensor], name: str, kwargs: dict[str, Any], source: str
+) -> nn.Module:
     """A model from the registry with as many classes as the weights are for."""
     model = _from_registry(name, False, **kwargs)
-    classifier = f"{cast(Any, model).pretrained_cfg['classifier']}.weight"
-    classes = len(weights.get(classifier, ()))
-    if classes == len(model.state_dict().get(classifier, ())):
+    named = cast(Any, model).pretrained_cfg.get("classifier") or ()
+    heads = (named,) if isinstance(named, str) else tuple(named)  # a distilled model has two
+    state = model.state_dict()
+    own = own_weights(
+        model, weights, source, optional={key for key in state if key.startswith(heads)}
+    )
+    classifier = f"{heads[0]}.weight" if heads else ""
+    classes = len(own.get(classifier, ()))
+    if classes == len(state.get(classifier, ())):
         return model
     return _from_registry(name, False, num_classes=classes, **kwargs)
+
+
+def _check_sizes(*, img_size: Any = None, num_classes: int | None = None, **others: Any) -> None:
+    """Refuse sizes that make no model."""
+    sides = img_size if isinstance(img_size, (tuple, list)) else (img_size,)
+    for side in () if img_size is None else sides:
+        count().require("img_size", side)
+    if num_classes is not None:
+        count(0).require("num_classes", num_classes)
+
+
+def _check_grid(model: Any, arguments: dict[str, Any]) -> None:
+    """Refuse images smaller than a patch, of which timm builds a model all the same."""
+    patches = getattr(model, "patch_embed", None)
+    if 0 in (getattr(patches, "grid_size", None) or ()):
+        raise ValueError(
+            f"img_size must be at least a patch, {cast(Any, patches).patch_size}, got "
+            f"{arguments.get('img_size')}"
+        )
+
+
+def _is_path(model: str | os.PathLike[str]) -> bool:
+    """Whether what is to be loaded is a file or folder, and no name in timm's registry."""
+    return is_checkpoint(model) or (os.path.exists(model) and not timm.is_model(str(model)))
 
 
 def _must_be_known(name: str) -> None:
@@ -353,8 +404,11 @@ def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
     Raises:
         ValueError: if the model says neither.
     """
-    fresh = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
+    fresh = copy.deepcopy(unwrapped(model))
+    if vit_of(fresh) is not fresh:
+        return _untrained_around(fresh, seed)
+    model = unwrapped(model)
+    with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if type(model).__module__.startswith("transformers."):
             _take(fresh, cast(Any, type(model))(cast(Any, model).config))
@@ -371,6 +425,24 @@ def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
                 f"{type(model).__name__} has no init_weights() to untrain a copy of it"
             )
     return fresh
+
+
+def _untrained_around(fresh: nn.Module, seed: int) -> nn.Module:
+    """The model whose ViT, and all else that can be reset, is made anew in place."""
+    vit = vit_of(fresh)
+    with torch.no_grad():
+        own = {id(module) for module in vit.modules()}
+        with _DRAWING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for module in fresh.modules():
+                if id(module) not in own and hasattr(module, "reset_parameters"):
+                    cast(Any, module).reset_parameters()
+        fit(vit, untrained(vit, seed).state_dict(), "the ViT built anew")
+    return fresh
+
+
+#: All threads share the generator that weights are drawn from.
+_DRAWING = RLock()
 
 
 def _take(model: nn.Module, other: nn.Module) -> None:

@@ -114,6 +114,16 @@ class AttentionOperator:
         norm = self._norm
         return self._raw().div_(norm).view(*self.shape, self.num_tokens)
 
+    def matrix(self, batch: int, head: int) -> Tensor:
+        """Â of one graph, (N, N), as :meth:`dense` has it, in the memory of one."""
+        index = batch * self.q.shape[1] + head
+        norm = self._norm[index]
+        if self._kept is not None:
+            return self._kept[2][index] / norm
+        graph = self.q.new_empty(1, self.num_tokens, self.num_tokens)
+        self._form(slice(index, index + 1), slice(0, self.num_tokens), graph)
+        return graph[0].div_(norm)
+
     def row_sums(self) -> Tensor:
         """Σ_j Â_ij, attention that each token emits, (B, H, N)."""
         return self._per_token(self._sums[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.tv_tensors import BoundingBoxes
 
-from .families import model_of
+from .families import first_argument, model_of, unwrapped, vit_of
 from .pixels import (
     CHANNELS,
     AnyImage,
@@ -29,6 +30,7 @@ from .pixels import (
     separate,
     to_pixels,
 )
+from .watching import forward_pass, watching
 
 __all__ = [
     "Framing",
@@ -54,9 +56,18 @@ def data_config(model: nn.Module) -> dict[str, Any]:
     none, is as its family's published weights expect: give the model that attribute, a dict with
     ``mean``, ``std``, ``crop_pct``, ``crop_mode`` or ``interpolation``, to say otherwise.
 
+    A model that holds a ViT and normalises the images itself, as the ViT's configuration says, has
+    a mean of 0 and a standard deviation of 1, or of 1/255 if it takes images from 0 to 255.
+
     Raises:
-        ValueError: if a model has none and is of no family that is known.
+        ValueError: if a model has none and is of no family that is known, or it changes the images
+            in another way before its ViT.
     """
+    outer, model = unwrapped(model), vit_of(model)
+    if outer is not model:
+        inner = data_config(model)
+        told = getattr(outer, "pretrained_cfg", None)
+        return inner | (_normalisation_left_by(outer, inner) if told is None else told)
     family = model_of(model)
     told = getattr(model, "pretrained_cfg", None)
     if family is None and told is None:
@@ -73,6 +84,50 @@ def data_config(model: nn.Module) -> dict[str, Any]:
     return config
 
 
+def _normalisation_left_by(model: nn.Module, config: dict[str, Any]) -> dict[str, Any]:
+    """``mean`` and ``std`` for a model that holds a ViT, whose configuration this is.
+
+    The model is shown random pixels, up to where its ViT begins.
+    """
+    vit = vit_of(model)
+    like = next(model.parameters())
+    pixels = torch.rand(1, *config["input_size"], generator=torch.Generator().manual_seed(0))
+    seen: list[Tensor] = []
+
+    def enter(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        seen.append(first_argument(module, args, kwargs))
+        raise _Entered
+
+    with (
+        suppress(_Entered),
+        watching({"vit": vit}, before=enter),
+        forward_pass(model),
+        torch.no_grad(),
+    ):
+        model(pixels.to(like))
+    mean, std = (torch.tensor(config[key])[:, None, None] for key in ("mean", "std"))
+    zero, one = (0.0,) * len(mean), (1.0,) * len(mean)
+    possible: list[tuple[Tensor, dict[str, Any]]] = [
+        (pixels, {}),
+        ((pixels - mean) / std, {"mean": zero, "std": one}),
+        ((pixels / 255 - mean) / std, {"mean": zero, "std": tuple(x / 255 for x in one)}),
+    ]
+    for expected, told in possible:
+        if [x.shape for x in seen] == [expected.shape] and torch.allclose(
+            seen[0].float().cpu(), expected, rtol=1e-2, atol=1e-2
+        ):
+            return told
+    raise ValueError(
+        f"what stands before the {type(vit).__name__} in {type(model).__name__} neither leaves "
+        "images as they are nor normalises them as the ViT expects; give the model a "
+        "pretrained_cfg, a dict with the mean and std that its images need"
+    )
+
+
+class _Entered(Exception):
+    """The ViT inside a model was reached."""
+
+
 def preprocess(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tensor:
     """Resize, crop and normalise as the model expects.
 
@@ -83,7 +138,7 @@ def preprocess(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tenso
             batch, (B, H, W, C) or (B, C, H, W).
 
     Returns:
-        (B, 3, h, w) float32, normalised.
+        (B, 3, h, w), normalised, on the model's device and of its dtype.
 
     Raises:
         ValueError: for what is no image, among it one that is normalised already, or a file that
@@ -101,7 +156,7 @@ def preprocess(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tenso
         transform(_middle_of_strip(Image.fromarray(_picture(image)), resize))
         for image in separate(images)
     ]
-    return torch.stack(tensors).to(next(model.parameters()).device)
+    return torch.stack(tensors).to(next(model.parameters()))
 
 
 def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tensor:

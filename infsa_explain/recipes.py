@@ -9,8 +9,30 @@ import torch
 
 from .checkpoints import read_checkpoint
 from .data.digits import PhotoDigits
+from .ranges import MANY, Range, count
 
 __all__ = ["RECIPES", "Recipe", "has_bfloat16", "recipe_for"]
+
+#: What the numbers of a recipe may be.
+RANGES = {
+    "epochs": count(),
+    "batch_size": count(),
+    "epoch_size": count(most=1000 * MANY),
+    "window_epochs": count(0),
+    "warmup_epochs": count(0),
+    "seed": count(0, 2**48),  # photo-digits has ten thousand seeds for each
+    "lr": Range(0, 10),
+    "weight_decay": Range(0, 100),
+    "clip_grad": Range(0, float("inf"), above=True),
+    "layer_decay": Range(0, 1, above=True),
+    "label_smoothing": Range(0, 1, below=True),
+    "mixup": Range(0, 100),
+    "cutmix": Range(0, 100),
+    "drop_path": Range(0, 1, below=True),
+    "crop_scale": Range(0, 1, above=True),
+    "erasing": Range(0, 1),
+    "ema_decay": Range(0, 1, below=True),
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +60,9 @@ class Recipe:
         convert: the kind of attention to convert to before training, see
             :func:`infsa_explain.convert`; None for none.
         convert_layers: which layers; None for all.
+
+    Raises:
+        ValueError: for a number that is out of range.
     """
 
     model: str
@@ -65,6 +90,10 @@ class Recipe:
     init: str | None = None
     convert: str | None = None
     convert_layers: list[int] | str | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in RANGES.items():
+            allowed.require(name, getattr(self, name))
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -122,8 +151,9 @@ def recipe_for(
         **overrides: fields of :class:`Recipe`; None leaves the recipe's own.
 
     Raises:
-        ValueError: if there is neither a model nor a checkpoint that names one, or both
-            ``pretrained`` and ``init``.
+        ValueError: if there is neither a model nor a checkpoint that names one, both
+            ``pretrained`` and ``init``, more ``warmup_epochs`` than ``epochs``, or a number that is
+            out of range.
 
     >>> recipe_for("infvit_linear_digits", "photo-digits", epochs=3).epochs
     3
@@ -143,7 +173,14 @@ def recipe_for(
         base = RECIPES["fine-tune"]
     if device is not None and not has_bfloat16(device):
         base = base | {"amp": False}
-    # A run shorter than the curriculum has none.
-    if chosen.get("epochs", base["epochs"]) <= base.get("window_epochs", 0):
+    epochs = chosen.get("epochs", base["epochs"])
+    RANGES["epochs"].require("epochs", epochs)
+    if chosen.get("warmup_epochs", 0) > epochs:
+        raise ValueError(
+            f"warmup_epochs must be at most epochs ({epochs}), got {chosen['warmup_epochs']}"
+        )
+    # A run shorter than the curriculum has none, and a short run warms up for all of it at most.
+    if epochs <= base.get("window_epochs", 0):
         base = base | {"window_epochs": 0}
+    base = base | {"warmup_epochs": min(base.get("warmup_epochs", Recipe.warmup_epochs), epochs)}
     return Recipe(model, data, **{**base, **chosen})

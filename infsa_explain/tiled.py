@@ -132,10 +132,10 @@ def reliable(
     """Whether kernels run on a device and agree with the tiles to 1e-5; warns if they do not."""
     generator = torch.Generator("cpu").manual_seed(0)
     q, k, v, g = (
-        torch.randn(2, 80, width, generator=generator, device="cpu").to(device)
+        torch.randn(2, 80, width, generator=generator, dtype=torch.float32, device="cpu").to(device)
         for width in (key_width, key_width, value_width, value_width)
     )
-    h = torch.ones(2, device=device)
+    h = torch.ones(2, dtype=torch.float32, device=device)
     try:
         product, norm = passes.forward(q, k, v)
         found = (product, norm, *passes.backward(q, k, v, norm, g, h))

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from infsa_metrics import FILLS, pixel_fill
+from infsa_metrics import FILLS, class_probabilities, pixel_fill
 from infsa_metrics.deletion import PredictMasked
+from infsa_metrics.outputs import Output, eval_mode
 from timm.layers.format import Format
 from timm.layers.patch_embed import PatchEmbed
 from timm.models.deit import VisionTransformerDistilled
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from .any_size import PiecewisePatchEmbed
 from .graphs import patch_grid
 from .models import InfViT
-from .tokens import classify_kept, drop_fill, eval_mode
+from .tokens import classify_kept, drop_fill
 
 __all__ = ["embeds_patches_alone", "patch_fill"]
 
@@ -37,6 +38,7 @@ def patch_fill(
     images: Tensor,
     fill: str = "mean",
     *,
+    output: Output = "auto",
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     seed: int = 0,
@@ -51,7 +53,7 @@ def patch_fill(
         images: (B, 3, H, W).
         fill: ``"mean"``, ``"black"``, ``"blur"``, ``"noise"``, another name in
             ``infsa_metrics.FILLS``, or ``"drop"``.
-        mean, std, seed: as ``pixel_fill`` takes them.
+        output, mean, std, seed: as ``pixel_fill`` takes them.
 
     Returns:
         ``inputs`` and ``predict_masked(inputs, removed)``, for ``deletion_curve`` to take in place
@@ -78,8 +80,8 @@ def patch_fill(
         raise ValueError(f"unknown fill {fill!r}; one of {', '.join([*FILLS, 'drop'])}")
     if not embeds_patches_alone(model, images):
         if fill == "drop":
-            return images, drop_fill(model)
-        return images, pixel_fill(model, fill, mean=mean, std=std, seed=seed)
+            return images, drop_fill(model, output)
+        return images, pixel_fill(model, fill, output=output, mean=mean, std=std, seed=seed)
     body, grid = _behind_embedding(model), patch_grid(model, images)
     replace = FILLS["mean" if fill == "drop" else fill](mean, std, seed)
     embed: Any = model.patch_embed
@@ -97,7 +99,7 @@ def patch_fill(
             else:
                 at = removed.reshape(*clean.shape[:-1], 1)
                 logits = body(torch.where(at, filled, clean))
-        return logits.softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return class_probabilities(logits, output)
 
     return torch.stack(pair, 1).flatten(2, -2), predict_masked
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from infsa_metrics import class_probabilities, output_tensor
+from infsa_metrics.outputs import Output, eval_mode
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from .graphs import patch_grid
+from .watching import watching
 
-__all__ = ["classify_kept", "drop_fill", "eval_mode", "forward_patches"]
+__all__ = ["classify_kept", "drop_fill", "forward_patches"]
 
 
 def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
@@ -37,7 +40,7 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
         raise ValueError(f"taking out tokens needs a timm VisionTransformer, got {type(model)}")
     prefix = model.num_prefix_tokens
 
-    def take(module: nn.Module, inputs: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    def take(name: str, module: nn.Module, args: Any, kwargs: Any, x: Tensor) -> Tensor:
         patches = x.shape[1] - prefix
         if keep.numel() == 0 or keep.min() < 0 or keep.max() >= patches:
             raise ValueError(f"keep must hold indices of patches, 0 to {patches - 1}, got {keep}")
@@ -45,19 +48,16 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
         return torch.cat([x[:, :prefix], x.gather(1, index)], dim=1)
 
     # timm drops patches here, after the position embedding: the place to choose which.
-    handle = model.patch_drop.register_forward_hook(take)
-    try:
-        logits: Tensor = model(images)
-    finally:
-        handle.remove()
-    return logits
+    with watching({"patch_drop": model.patch_drop}, after=take):
+        return output_tensor(model(images))
 
 
-def drop_fill(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+def drop_fill(model: nn.Module, output: Output = "auto") -> Callable[[Tensor, Tensor], Tensor]:
     """The fill ``drop``: removed patches are taken out of a ViT's tokens, not painted over.
 
     Args:
         model: a timm ``VisionTransformer``.
+        output: what its outputs are; see :mod:`infsa_metrics.outputs`.
 
     Returns:
         ``predict_masked(images, removed)`` for ``infsa_metrics.deletion_curve``: images
@@ -71,7 +71,7 @@ def drop_fill(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
             raise ValueError(f"removed must be {expected}, got {tuple(removed.shape)}")
         with eval_mode(model):
             logits = classify_kept(model, images, torch.zeros_like(images), removed)
-        return logits.softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return class_probabilities(logits, output)
 
     return predict_masked
 
@@ -95,16 +95,3 @@ def classify_kept(model: nn.Module, images: Tensor, emptied: Tensor, removed: Te
             logits.append(model(emptied[group]))
         groups.append(group)
     return torch.cat(logits)[torch.cat(groups).argsort()]
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Hold a model in eval mode, and put back every submodule's own mode afterwards."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -31,7 +31,10 @@ from .checkpoints import read_checkpoint, save
 from .conversion import convert
 from .curriculum import window, window_side
 from .data import ImageData, PhotoDigits, open_data
+from .data.matching import labels_of, match_labels
 from .data.reading import read_json
+from .data.subsets import known_labels
+from .families import class_names
 from .files import check_folder, make_folder, naming, replacing, write_text
 from .models import load
 from .preprocessing import data_config
@@ -97,15 +100,15 @@ def train(
 
     Raises:
         ValueError: if ``out`` holds a run and ``resume`` is off, or holds another recipe's run,
-            or an image has no label.
+            or an image has no label, or held-out images are of a class that none is trained on.
         FloatingPointError: if the loss is no longer finite.
     """
     folder = Path(out)
-    data, held_out = _data(recipe, "train"), _data(recipe, "val")
-    _claim(folder, recipe, resume)
+    _must_be_free(folder, recipe, resume)
+    data, held_out = _labelled(recipe)
     device = torch.device(device)
     torch.manual_seed(recipe.seed)
-    model = _start(recipe, held_out.classes).to(device)
+    model = _start(recipe, data).to(device)
     ema = ModelEmaV3(model, decay=recipe.ema_decay, use_warmup=True)
     optimizer = create_optimizer_v2(
         model,
@@ -123,6 +126,7 @@ def train(
         warmup_lr_init=recipe.lr / 100,
         t_in_epochs=False,
     )
+    _claim(folder, recipe)  # not before the model is there: what fails until then leaves nothing
     last, first = folder / "last.pt", 0
     if resume and last.exists():
         state = _read_state(last, device)
@@ -134,7 +138,7 @@ def train(
     for epoch in range(first, recipe.epochs):
         began = time.monotonic()
         _seed_epoch(recipe.seed, epoch)
-        loader = _loader(recipe, epoch, model)
+        loader = _loader(recipe, epoch, model, data)
         loss = _train_epoch(recipe, epoch, loader, model, ema, optimizer, schedule, on_step)
         average = ema.module
         result = Epoch(
@@ -164,7 +168,7 @@ def train(
                 stacklevel=2,
             )
         dead_before = result.dead_heads
-    return _finish(recipe, folder, ema.module, held_out)
+    return _finish(recipe, folder, ema.module, held_out, data.classes)
 
 
 def _train_epoch(
@@ -239,10 +243,35 @@ def _data(recipe: Recipe, split: str) -> ImageData:
     return open_data(recipe.data, split="train" if split == "train" else "val")
 
 
+def _labelled(recipe: Recipe) -> tuple[ImageData, ImageData]:
+    """Images to train on and held-out images, whose labels are those of the same classes.
+
+    Raises:
+        ValueError: an image has no label, or a class of held-out images is not trained.
+    """
+    data, held_out = _data(recipe, "train"), _data(recipe, "val")
+    for each in (data, held_out):
+        unknown = (known_labels(each) or []).count(None)
+        if unknown:
+            raise ValueError(
+                f"{unknown} of the {len(each)} images of {each.name!r} have no label; training "
+                "needs one for each image"
+            )
+    if len(data) == len(held_out) and data.fingerprint() == held_out.fingerprint():
+        warnings.warn(
+            f"{data.name!r} has no splits, so that the accuracy is that on the images trained on; "
+            "lay them out in the folders train and val",
+            stacklevel=3,
+        )
+    if held_out.classes != data.classes:
+        held_out = match_labels(held_out, data.classes).data
+    return data, held_out
+
+
 def _loader(
-    recipe: Recipe, epoch: int, model: VisionTransformer
+    recipe: Recipe, epoch: int, model: VisionTransformer, data: ImageData
 ) -> DataLoader[tuple[Tensor, int, Tensor]]:
-    config, data = data_config(model), _data(recipe, "train")
+    config = data_config(model)
     if isinstance(data, PhotoDigits):
         difficulty = epoch / recipe.window_epochs if epoch < recipe.window_epochs else 1.0
         data = PhotoDigits("train", len(data), recipe.seed * 10_000 + epoch, difficulty)
@@ -261,11 +290,13 @@ def _loader(
     return DataLoader(Labelled(data, transform), recipe.batch_size, shuffle=True)
 
 
-def _start(recipe: Recipe, classes: list[str]) -> VisionTransformer:
+def _start(recipe: Recipe, data: ImageData) -> VisionTransformer:
     """The model as its training begins: new, or from weights, converted, and with a classifier.
 
-    A classifier of weights is kept if it is for these classes, or for as many that have no names.
+    A classifier of weights is kept if it is for these classes by their names, its outputs in the
+    order of the data's classes, or if it is for as many that have no names.
     """
+    classes = data.classes
     known = recipe.pretrained or recipe.init is not None
     arguments = {"drop_path_rate": recipe.drop_path} | recipe.model_args
     model = load(
@@ -280,26 +311,47 @@ def _start(recipe: Recipe, classes: list[str]) -> VisionTransformer:
         )
     if recipe.convert is not None:
         model = cast(VisionTransformer, convert(model, recipe.convert, recipe.convert_layers))
-    names = cast(Any, model).class_names
-    if model.num_classes != len(classes) or (names is not None and names != classes):
+    names = class_names(model) if known else None
+    outputs = None if names is None else labels_of(data, names)
+    if model.num_classes != len(classes):
         model.reset_classifier(len(classes))
+    elif outputs is not None:
+        if set(outputs) == set(range(len(classes))):
+            _reorder(model, cast(list[int], outputs))
+        else:
+            model.reset_classifier(len(classes))
     cast(Any, model).class_names = None  # of the weights; the checkpoint gets those of the data
     return model
 
 
-def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Make the folder this recipe's, or say whose it is."""
+def _reorder(model: VisionTransformer, outputs: list[int]) -> None:
+    """Bring the outputs of a classifier into another order."""
+    layers = model.get_classifier()
+    for layer in layers if isinstance(layers, tuple) else (layers,):
+        for parameter in layer.parameters():
+            parameter.data = parameter.data[outputs]
+
+
+def _must_be_free(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Refuse a folder that holds another run, or this one where it is not to be resumed."""
     check_folder(folder)
-    path, own = folder / "recipe.json", json.loads(json.dumps(asdict(recipe)))
-    if path.exists():
-        if not resume:
-            raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
-        theirs = read_json(path)
-        differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
-        if differ:
-            raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
+    path = folder / "recipe.json"
+    if not path.exists():
+        return
+    if not resume:
+        raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
+    own, theirs = json.loads(json.dumps(asdict(recipe))), read_json(path)
+    if not isinstance(theirs, dict):
+        raise ValueError(f"{path} holds no recipe; choose another --out")
+    differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
+    if differ:
+        raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
+
+
+def _claim(folder: Path, recipe: Recipe) -> None:
+    """Make the folder this recipe's."""
     make_folder(folder)
-    write_text(path, json.dumps(own, indent=2) + "\n")
+    write_text(folder / "recipe.json", json.dumps(asdict(recipe), indent=2) + "\n")
 
 
 def _resume_log(path: Path, epochs: int) -> float:
@@ -315,6 +367,8 @@ def _read_state(path: Path, device: torch.device) -> dict[str, Any]:
     except Exception as error:  # damaged bytes fail in every way there is
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{path} is damaged; remove it to begin anew ({reason})") from error
+    if not isinstance(state, dict) or not {"epoch", "model", "ema", "optimizer"} <= state.keys():
+        raise ValueError(f"{path} holds no state of a training; remove it to begin anew")
     return state
 
 
@@ -323,11 +377,13 @@ def _save_state(path: Path, state: dict[str, Any]) -> None:
         torch.save(state, temporary)
 
 
-def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> Path:
+def _finish(
+    recipe: Recipe, folder: Path, model: nn.Module, data: ImageData, classes: list[str]
+) -> Path:
     """Write the averaged weights in float16 and their card; the card's accuracy is the file's."""
     name = recipe.model if recipe.convert is None else f"{recipe.model}_{recipe.convert}"
     path = folder / f"{name}.safetensors"
-    save(model, path, classes=data.classes, dtype=torch.float16)
+    save(model, path, classes=classes, dtype=torch.float16)
     model.load_state_dict(read_checkpoint(path)[0])
     if recipe.data == PhotoDigits.name:
         data = PhotoDigits("val", max(len(data), CARD_HELD_OUT))
@@ -337,7 +393,7 @@ def _finish(recipe: Recipe, folder: Path, model: nn.Module, data: ImageData) -> 
         "attention": attention_classes(model),
         "parameters": sum(p.numel() for p in model.parameters()),
         "data": data.name,
-        "classes": data.classes,
+        "classes": classes,
         "accuracy": accuracy.mean,
         "accuracy_interval": [accuracy.low, accuracy.high],
         "images": accuracy.n,

@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from infsa_metrics import class_probabilities
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from .data.matching import first_synonym
+from .families import class_names, model_output
 from .graphs import Graphs, Layer, capture
 from .methods import Method, check_place, get_method
 from .methods.explaining import Explanation, explain_graphs
 from .methods.registry import Request
-from .methods.targets import class_names, targets_of
+from .methods.targets import targets_of
 from .pixels import AnyImage, channels_last, holds_colours, is_array, to_pixels
 from .preprocessing import data_config, frame_boxes, preprocess, visible_region
 
@@ -105,9 +108,10 @@ class View:
         heads = explanation.heads
         used = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in gammas]
         of = ""
-        if chosen.class_specific and getattr(self.model, "num_classes", None) != 0:
-            shown = int(targets_of(self.graphs, target))
-            of = f"of {class_text(self.model, shown)}"
+        if chosen.class_specific:
+            shown = targets_of(self.graphs, target)
+            named = shown.ndim == 1
+            of = f"of {class_text(self.model, int(shown))}" if named else "of the embedding"
         return Look(explanation, tuple(float(x) for g in used for x in g.flatten()), of)
 
     def explain_all(
@@ -186,24 +190,29 @@ def prediction(model: nn.Module, logits: Tensor) -> str:
     """The predicted class and its probability, such as "predicted: goldfish, 93%".
 
     Args:
-        model: with ``class_names``, or classes are numbers.
+        model: its classes are numbers if :func:`~infsa_explain.families.class_names` has none.
         logits: (C,).
 
     Returns:
         An empty text for a model without a classifier.
     """
-    if getattr(model, "num_classes", None) == 0:
+    output = model_output(model)
+    if output == "embedding":
         return ""
-    probabilities = logits.float().softmax(-1)
+    probabilities = class_probabilities(logits[None], output)[0]
     best = int(probabilities.argmax())
-    names = class_names(model)
-    return f"predicted: {names[best] if names else f'class {best}'}, {probabilities[best]:.0%}"
+    return f"predicted: {_name(model, best) or f'class {best}'}, {probabilities[best]:.0%}"
 
 
 def class_text(model: nn.Module, index: int) -> str:
-    """Such as "class goldfish", or "class 3" for a model without ``class_names``."""
+    """Such as "class goldfish", or "class 3" for a model without names."""
+    return f"class {_name(model, index) or index}"
+
+
+def _name(model: nn.Module, index: int) -> str:
+    """What a model calls a class, by its first synonym; empty without names."""
     names = class_names(model)
-    return f"class {names[index] if names else index}"
+    return first_synonym(names[index]) if names else ""
 
 
 def layers_text(layers: Sequence[int]) -> str:

@@ -66,6 +66,7 @@ def rows_of(
                 rows.append(
                     {"measure": "align", **base, "side": "left", "layer": layer, "head": head}
                     | {"value": 0.4, "gap": 0.5, "residual": 1e-15, "converged": True}
+                    | {"error_bound": 1e-12, "resolved": True, "left_out": []}
                     | {"unique": True, "dead": head == 2, "invalid_rows": 0.02, "seconds": 0.01}
                     | {"cosine": cosines, "centred": cosines, "spearman": cosines}
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import timm
 import torch
+from timm.models import VisionTransformer
 from torch import nn
 
 import infsa_explain.models  # noqa: F401  (registers the models)
@@ -32,6 +33,17 @@ def build(kind, **kwargs):
             if kind != "softmax":
                 block.attn.gamma_logit.copy_(torch.linspace(-1, 3, 8))
     return model.eval()
+
+
+def small_vit(**arguments):
+    """timm's own ViT, two layers on 4×4 patches, every weight away from its start."""
+    torch.manual_seed(0)
+    shape = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
+    model = VisionTransformer(**shape | {"num_classes": 10} | arguments).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    return model
 
 
 def images(batch=2, height=32, width=32):

@@ -373,7 +373,7 @@ class TestVoc:
             "</object></annotation>"
         )
         annotation = read_voc(tmp_path / "a.xml")
-        assert annotation == ((("a b", (0, 1, 3.5, 2), False),), (7, 9))
+        assert annotation == ((("a b", (0, 1, 3.5, 2), False),), (7, 9), ())
 
     @pytest.mark.parametrize("size", [None, (0, 0), (0, 10), ("nan", 10), (1e400, 5), (-20, 10)])
     def test_an_impossible_size_is_not_stated(self, tmp_path, size):
@@ -410,7 +410,7 @@ class TestVoc:
         )
         secret = tmp_path / "secret.txt"
         secret.write_text("secret")
-        start = time.monotonic()
+        start = time.process_time()  # of this process alone
         for entities in (laughs, f'<!ENTITY lol9 SYSTEM "{secret.as_uri()}">'):
             bomb = (
                 f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE a [{entities}]>'
@@ -419,7 +419,7 @@ class TestVoc:
             self.refused(tmp_path / "a.xml", bomb.encode(encoding), "document type", "DOCTYPE")
         dtd = '<!DOCTYPE annotation SYSTEM "http://localhost/a.dtd"><annotation/>'
         self.refused(tmp_path / "a.xml", dtd, "document type")
-        assert time.monotonic() - start < 1
+        assert time.process_time() - start < 1
 
     @pytest.mark.parametrize(
         ("content", "words"),
@@ -430,12 +430,6 @@ class TestVoc:
             ("<annotation>&nbsp;</annotation>", ("no XML", "line 1")),
             ("<?xml version='1.0' encoding='x'?><annotation/>", ("no XML",)),
             ("<svg/>", ("no Pascal-VOC XML, but a 'svg'",)),
-            ("<annotation><object/></annotation>", ("bndbox/xmin must be a number, got None",)),
-            (
-                "<annotation><object><bndbox><xmin>1</xmin><ymin>one</ymin></bndbox></object>"
-                "</annotation>",
-                ("bndbox/ymin must be a number, got 'one'",),
-            ),
             (
                 "<annotation><size><width>w</width></size></annotation>",
                 ("size/width must be a number, got 'w'",),
@@ -452,7 +446,7 @@ class TestVoc:
         (tmp_path / "a.xml").write_text(
             "<annotation>" + "<a>" * 100_000 + "</a>" * 100_000 + "</annotation>"
         )
-        assert read_voc(tmp_path / "a.xml") == ((), None)
+        assert read_voc(tmp_path / "a.xml") == ((), None, ())
 
     def test_refuses_where_it_is_opened(self, tmp_path):
         paint(tmp_path / "a.png")
@@ -567,13 +561,6 @@ class TestCoco:
             (lambda c: c["images"][0].update(width="9"), r"images\[0\]: 'width' .* got '9'"),
             (lambda c: c["images"][0].update(file_name=None), r"'file_name' .* got None"),
             (lambda c: c["images"][0].update(file_name="\ud800"), r"'file_name' is missing or mal"),
-            (lambda c: c["annotations"][0].pop("bbox"), r"annotations\[0\]: 'bbox' is missing"),
-            (lambda c: c["annotations"][0].update(bbox=[1, 2, 3]), r"'bbox' must be 4 numbers"),
-            (lambda c: c["annotations"][0].update(bbox=[1, 2, 3, None]), "'bbox' must be 4"),
-            (lambda c: c["annotations"][0].update(bbox=[1, 2, 3, 10**400]), "'bbox' must be 4"),
-            (lambda c: c["annotations"][0].update(image_id=9), r"annotations\[0\]: no image 9"),
-            (lambda c: c["annotations"][0].update(category_id=9), "no category 9 is listed"),
-            (lambda c: c["annotations"][0].update(category_id=True), "'category_id' is missing or"),
             (lambda c: c["categories"][0].pop("name"), r"categories\[0\]: 'name' is missing"),
         ],
     )
@@ -690,8 +677,6 @@ class TestTable:
         ("rows", "words"),
         [
             (("a.png,x,1,2,3",), "line 2: 5 fields, not 6"),
-            (("a.png,x,,,,", "a.png,x,1,,3,4"), "line 3: a box must be 4 numbers, or 4 blank"),
-            (("a.png,x,1,2,3,four",), "line 2: a box must be 4 numbers"),
             (("/etc/passwd,x,,,,",), "line 2: path: '/etc/passwd' must be the path"),
             (("a.png,x,,,,", "../a.png,x,,,,"), "line 3: path: '../a.png' must be"),
             ((",x,,,,",), "line 2: path: '' must be"),
@@ -725,6 +710,120 @@ class TestTable:
         (tmp_path / "x.csv").write_bytes(b"path,label,x0,y0,x1,y1\n\xfc.png,x,,,,\n")
         with pytest.raises(ValueError, match="x.csv', line 2: not UTF-8"):
             open_data(tmp_path / "x.csv")
+
+
+class TestMalformed:
+    """What is malformed of an annotation is left out and counted; all else stays."""
+
+    GOOD = {"image_id": 1, "category_id": 3, "bbox": [0, 0, 2, 2]}
+
+    @pytest.mark.parametrize(
+        ("bad", "reason"),
+        [
+            ({"image_id": 1, "category_id": 3}, "'bbox' is missing or malformed, got None"),
+            ({"bbox": []}, r"'bbox' must be 4 numbers, got \[\]"),
+            ({"bbox": [1, 2, 3]}, r"'bbox' must be 4 numbers, got \[1, 2, 3\]"),
+            ({"bbox": [1, 2, 3, None]}, r"'bbox' must be 4 numbers, got \[1, 2, 3, None\]"),
+            ({"bbox": [1, 2, 3, 10**400]}, "'bbox' must be 4 numbers"),
+            ({"bbox": "none"}, "'bbox' is missing or malformed, got 'none'"),
+        ],
+    )
+    def test_a_coco_box_loses_its_box_alone(self, tmp_path, bad, reason):
+        paint(tmp_path / "a.png")
+        path = coco(tmp_path / "x.json", [(1, "a.png", None)], [])
+        content = json.loads(path.read_text())
+        bad = bad if "image_id" in bad else {**self.GOOD, **bad}
+        content["annotations"] = [self.GOOD, bad, {**self.GOOD, "bbox": [3, 3, 4, 4]}]
+        path.write_text(json.dumps(content))
+        message = rf"^x: 1 malformed .* such as '.*x\.json', annotations\[1\]: {reason}"
+        with pytest.warns(UserWarning, match=message):
+            data = CocoImages(path)
+        assert data[0].boxes.tolist() == [[0, 0, 2, 2], [3, 3, 7, 7]]
+        assert (data.labels, data.dropped_boxes) == ([0], {"malformed": 1})
+
+    @pytest.mark.parametrize(
+        ("bad", "reason", "counted"),
+        [
+            ({"image_id": 9}, "'image_id' 9 is not listed", {}),
+            ({"image_id": "1"}, "'image_id' '1' is not listed", {}),
+            ({"image_id": None}, "'image_id' is missing or malformed, got None", {}),
+            ({"category_id": 9}, "'category_id' 9 is not listed", {"malformed": 1}),
+            ({"category_id": True}, "'category_id' is missing or malformed", {"malformed": 1}),
+            ({"iscrowd": "yes"}, "'iscrowd' is missing or malformed", {"malformed": 1}),
+            ("annotation", "'image_id' is missing or malformed", {}),
+        ],
+    )
+    def test_a_coco_orphan_is_left_out(self, tmp_path, bad, reason, counted):
+        """Without a say in the label of its image."""
+        for name in "ab":
+            paint(tmp_path / f"{name}.png")
+        path = coco(tmp_path / "x.json", [(1, "a.png", None), (2, "b.png", None)], [])
+        content = json.loads(path.read_text())
+        bad = bad if isinstance(bad, str) else {**self.GOOD, **bad}
+        content["annotations"] = [bad, self.GOOD, {**self.GOOD, "image_id": 2}]
+        path.write_text(json.dumps(content))
+        message = rf"1 malformed annotations are .* such as .* annotations\[0\]: {reason}"
+        with pytest.warns(UserWarning, match=message):
+            data = open_data(path)
+        assert [sample.boxes.tolist() for sample in data] == [[[0, 0, 2, 2]]] * 2
+        assert (data.labels, data.dropped_boxes) == ([0, 0], counted)
+        with pytest.warns(UserWarning, match="1 malformed"):
+            assert open_data(path, size=1).dropped_boxes in (counted, {})
+
+    def test_a_coco_file_of_orphans_alone_is_refused(self, tmp_path):
+        """Ids that are text in one list and numbers in the other fit nowhere."""
+        paint(tmp_path / "a.png")
+        path = coco(tmp_path / "x.json", [(1, "a.png", None)], [("1", 3, [0, 0, 2, 2], {})] * 3)
+        with pytest.raises(
+            ValueError,
+            match=r"not one annotation of .*x\.json' can be used: .*'image_id' '1'",
+        ):
+            CocoImages(path)
+
+    @pytest.mark.parametrize(
+        ("box", "reason"),
+        [
+            ("", "bndbox/xmin must be a number, got None"),
+            ("<bndbox/>", "bndbox/xmin must be a number, got None"),
+            ("<bndbox><xmin>1</xmin><ymin>one</ymin></bndbox>", "bndbox/ymin .* got 'one'"),
+            (
+                "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax/></bndbox>",
+                "bndbox/ymax must be a number, got ''",
+            ),
+        ],
+    )
+    def test_a_voc_object_without_a_box(self, tmp_path, box, reason):
+        for name in "ab":
+            paint(tmp_path / f"{name}.png")
+            (tmp_path / f"{name}.xml").write_text(
+                f"<annotation><object><name>cat</name>{box}</object><object><name>cat</name>"
+                "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>"
+                "</object></annotation>"
+            )
+        with pytest.warns(UserWarning, match=rf"2 malformed .* such as '.*a\.xml': {reason}"):
+            data = ImageFolder(tmp_path)
+        assert [sample.boxes.tolist() for sample in data] == [[[0, 0, 2, 2]]] * 2
+        assert (data.labels, data.dropped_boxes) == ([0, 0], {"malformed": 2})
+
+    @pytest.mark.parametrize("box", ["1,,3,4", "1,2,3,four", "1,2,3,0x4", ",,,4"])
+    def test_a_table_row_with_half_a_box(self, tmp_path, box):
+        for name in "ab":
+            paint(tmp_path / f"{name}.png")
+        path = table(tmp_path / "x.csv", "a.png,cat,0,0,2,2", f"b.png,dog,{box}", "b.png,dog,,,,")
+        message = r"1 malformed .* such as '.*x\.csv', line 3: a box must be 4 numbers, or 4 blank"
+        with pytest.warns(UserWarning, match=message):
+            data = open_data(path)
+        assert [sample.boxes.tolist() for sample in data] == [[[0, 0, 2, 2]], []]
+        assert (data.classes, data.labels) == (["cat", "dog"], [0, 1])
+        assert data.dropped_boxes == {"malformed": 1}
+
+    def test_a_table_row_with_too_few_fields(self, tmp_path):
+        paint(tmp_path / "a.png")
+        path = table(tmp_path / "x.csv", "a.png,cat,0,0,2,2", "a.png,dog,0,0,2", "a.png,cat,,,,")
+        message = r"1 malformed .* such as '.*x\.csv', line 3: 5 fields, not 6"
+        with pytest.warns(UserWarning, match=message):
+            data = open_data(path)
+        assert (data.classes, data.labels, len(data[0].boxes)) == (["cat"], [0], 1)
 
 
 class TestFingerprint:

@@ -41,6 +41,7 @@ def close(actual, expected, atol=1e-6):
     np.testing.assert_allclose(actual.detach().numpy(), np.asarray(expected), rtol=0, atol=atol)
 
 
+@pytest.mark.filterwarnings("ignore:gradcam has no map for some images")
 @pytest.mark.parametrize("method", SOFTMAX)
 def test_channels_sum_to_the_enlarged_map(method):
     """As OpenCV enlarges it, which draws the overlays."""

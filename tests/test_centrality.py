@@ -88,7 +88,7 @@ def test_degree_is_column_or_row_sums(direction):
     op = operator()
     result = degree(op, direction)
     close(result.scores, by_definition(op).sum(-1 if direction == "emitted" else -2), 1e-14)
-    assert result.error_bound.tolist() == [[0, 0], [0, 0]]
+    assert (result.error_bound > 0).all() and (result.error_bound < 1e-14).all()  # rounding
     assert result.min_absorption.isnan().all()  # no γ in it
 
 
@@ -138,9 +138,9 @@ def test_permuting_tokens_permutes_scores(pair, kind, seed):
         lambda o: katz(o, GAMMA, "received").scores,
         lambda o: degree(o).scores,
         lambda o: pagerank(o, tol=1e-12).scores,
-        lambda o: series([o, o], [0.9, 0.8])[:, None].double(),
+        lambda o: series([o, o], [0.9, 0.8])[:, None],
     ]
-    for f, rtol in zip(functions, [1e-12] * 3 + [1e-10, 1e-5], strict=True):
+    for f, rtol in zip(functions, [1e-12] * 3 + [1e-10, 1e-12], strict=True):
         close(f(shuffled), f(op)[..., order].numpy(), atol=1e-15, rtol=rtol)
     a, b = perron(shuffled, tol=1e-12), perron(op, tol=1e-12)
     sure = (b.unique & b.converged & (b.gap > 0.01))[..., None]
@@ -365,7 +365,7 @@ def test_doobs_support():
 def test_doobs_walk_where_links_differ_by_orders_of_magnitude():
     """Two tokens, Â_01 = a and Â_10 = b: h = (1, √(b/a)), and both walks visit alike."""
     for b in (1.0, 1e-10, 1e-30, 1e-45):
-        _, growth = centrality._harmonic(graph(np.array([[0.0, 1.0], [b, 0.0]])))
+        _, growth, _ = centrality._harmonic(graph(np.array([[0.0, 1.0], [b, 0.0]])))
         np.testing.assert_allclose(growth[0, 0], growth[0, 0, 0].expand(2), rtol=1e-9)
         result = doob_visits(graph(np.array([[0.0, 1.0], [b, 0.0]])), 0.5)
         assert result.converged.all()
@@ -404,7 +404,7 @@ def test_doobs_walk_of_a_softmax_graph_is_refused():
 def test_doobs_bound_holds_for_the_chain_of_the_computed_h(pair, gamma, tol):
     op = AttentionOperator(*pair)
     result = doob_visits(op, gamma, tol=tol)
-    h, _ = centrality._harmonic(op)
+    h, *_ = centrality._harmonic(op)
     for head in range(2):
         hs = h[0, head].numpy()
         if not hs.any():
@@ -429,7 +429,8 @@ def test_doobs_chain_is_not_certified_with_an_h_that_is_none(monkeypatch):
     wanted[1:, 0] = 0.3
     op = graph(wanted)
     ones = op.ones()
-    monkeypatch.setattr(centrality, "_harmonic", lambda op: (ones, op.row_sums()))
+    zero = ones[..., 0] * 0
+    monkeypatch.setattr(centrality, "_harmonic", lambda op, tol: (ones, op.row_sums(), zero))
     monkeypatch.setattr(solvers, "MAX_ITERATIONS", 50)
     result = doob_visits(op, 0.95)
     assert result.error_bound.item() == np.inf
@@ -606,12 +607,12 @@ def test_series_is_the_sum_of_products(start, kinds):
     s = np.full(9, 1 / 9) if start == "uniform" else np.eye(9)[0]
     result = series(ops, gammas, start)
     assert result.shape == (2, 9)
-    close(result, s @ total, 1e-6)
+    close(result, s @ total, 1e-14)
 
 
 def test_series_of_one_layer_is_scaled_degree():
     op = operator(batch=1, heads=1)
-    close(series([op], [0.7])[0], 0.7 * degree(op).scores[0, 0].numpy() / 9, 1e-7)
+    close(series([op], [0.7])[0], 0.7 * degree(op).scores[0, 0].numpy() / 9, 1e-15)
 
 
 def test_series_with_unequal_lists():
@@ -740,12 +741,12 @@ def test_a_graph_does_not_depend_on_its_batch(function, solver):
         assert together.converged[index] == alone.converged[0, 0]
 
 
-def test_results_are_float64_and_the_series_has_the_dtype_of_its_graphs():
+def test_results_are_float64():
     for op in (operator(), graph(RING)):
         for result in (degree(op), pagerank(op), visits(op, 0.9), doob_visits(op, 0.9)):
             for name in ("scores", "error_bound", "min_absorption", "invalid_rows"):
                 assert getattr(result, name).dtype == torch.float64
-        assert series([op, op], [0.9, 0.8]).dtype == op.q.dtype
+        assert series([op, op], [0.9, 0.8]).dtype == torch.float64
 
 
 def test_doobs_invalid_rows_are_each_graphs_own(monkeypatch):
@@ -753,6 +754,8 @@ def test_doobs_invalid_rows_are_each_graphs_own(monkeypatch):
     star = np.eye(8)[0] + np.outer(np.eye(8)[0], np.ones(8))
     q = torch.tensor(np.stack([star, np.eye(8)]))[None]
     op = AttentionOperator(q, (8 * torch.eye(8).double()).expand_as(q))
-    monkeypatch.setattr(centrality, "_harmonic", lambda op: (op.ones(), op.row_sums()))
+    zero = torch.zeros(1, 2, dtype=torch.float64)
+    harmonic = (op.ones(), op.row_sums(), zero)
+    monkeypatch.setattr(centrality, "_harmonic", lambda op, tol: harmonic)
     monkeypatch.setattr(solvers, "MAX_ITERATIONS", 50)
     close(doob_visits(op, 0.95).invalid_rows, [[1 / 8, 0]])

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from infsa_explain.__main__ import main
+from infsa_explain.models import load
 
 
 @pytest.fixture
@@ -213,6 +214,49 @@ def test_boxes_of_the_label_and_a_label_map(cli, tmp_path):
     assert code == 2 and "--boxes must be 'all' or 'label'" in stderr
     code, _, stderr = cli(*options, "--label-map", tmp_path / "nowhere.txt")
     assert code == 2 and "nowhere.txt" in stderr
+
+
+def test_a_malformed_annotation_is_left_out_and_told_of(cli, tmp_path):
+    """The others are measured."""
+    for name in "ab":
+        image = np.zeros((112, 112, 3), np.uint8)
+        image[30:60, 40:80] = 200
+        Image.fromarray(image).save(tmp_path / f"{name}.png")
+    box = {"category_id": 1, "bbox": [40, 30, 40, 30]}
+    content = {
+        "images": [{"id": i, "file_name": f"{name}.png"} for i, name in enumerate("ab")],
+        "categories": [{"id": 1, "name": "light"}],
+        "annotations": [
+            box | {"image_id": 0},
+            box | {"image_id": 0, "bbox": []},
+            box | {"image_id": 1},
+            box | {"image_id": 7},
+        ],
+    }
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    message = r"^x: 2 malformed annotations .* annotations\[3\]: 'image_id' 7 is not listed$"
+    with pytest.warns(UserWarning, match=message):
+        code, stdout, stderr = cli(
+            "boxes", "--data", tmp_path / "x.json", "--methods", "centre", "--json"
+        )
+    assert (code, stderr) == (0, "boxes left out: 1 malformed\n")
+    assert [row["measures"]["ap"]["n"] for row in json.loads(stdout)] == [2]
+
+
+def test_a_checkpoint_of_a_training_script(cli, tmp_path):
+    """Its averaged weights are those that are measured, and a line says so."""
+    model = load("vit_softmax_digits")
+    ema = {f"module.{key}": value.clone() for key, value in model.state_dict().items()}
+    torch.nn.init.zeros_(model.head.weight)
+    content = {"epoch": 9, "state_dict": model.state_dict(), "state_dict_ema": ema}
+    torch.save(content, tmp_path / "last.pth.tar")
+    options = ("accuracy", "--model", "vit_softmax_digits", "--limit", 20, "--json")
+    message = r"last\.pth\.tar: the weights under state_dict_ema/module are taken, which are aver"
+    with pytest.warns(UserWarning, match=message):
+        code, stdout, stderr = cli(*options, "--checkpoint", tmp_path / "last.pth.tar")
+    assert (code, stderr) == (0, "")
+    (found,), (bundled,) = json.loads(stdout), json.loads(cli(*options)[1])
+    assert found["top1"] == bundled["top1"]
 
 
 class TestTablesOfNothing:
@@ -425,7 +469,8 @@ def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
         (("morf", "--layer", "0", "--layer", "1"), 2, "--layer takes one value, and is given 2"),
         (("map", "--head", "0", "--head=1"), 2, "--head takes one value, and is given 2"),
         (("morf", "--methods", "visits,"), 2, "--methods must be names with commas, got 'visits,'"),
-        (("evaluate", "--metrics", ""), 2, "--metrics must be names with commas, got ''"),
+        (("evaluate", "--metrics", ""), 2, "--metrics is empty; give it a value, or leave it out"),
+        (("evaluate", "--metrics", ","), 2, "--metrics must be names with commas, got ','"),
         (("morf", "--seed", "-1"), 2, "Invalid value for '--seed'"),
         (("morf", "--seed", "9" * 25), 2, "'--seed': "),
         (("map", "--seed", "-1"), 2, "Invalid value for '--seed'"),

@@ -310,16 +310,36 @@ class TestTinyImageNet:
         with pytest.raises(ValueError, match=r"val_annotations.txt' gives 'val_77.JPEG' no class"):
             ImageFolder(tiny)
 
-    def test_refuses_a_malformed_line(self, tiny):
+    def test_a_malformed_line_loses_its_box(self, tiny):
+        save(tiny / "val/images/val_2.JPEG")
         with (tiny / "val/val_annotations.txt").open("a") as file:
-            file.write("val_2.JPEG\tn01\t0\n")
-        with pytest.raises(ValueError, match=r"line 6: 3 fields, not 6"):
-            ImageFolder(tiny)
+            file.write("val_2.JPEG\tn01\t0\nval_0.JPEG\tn02\t0\t0\t1\tx\n")
+        message = r"2 malformed .* such as '.*val_annotations.txt', line 7: could not convert"
+        with pytest.warns(UserWarning, match=message):
+            data = ImageFolder(tiny)
+        assert data.labels == [1, 0, 1, 0]
+        assert data[0].boxes.tolist() == [[0, 0, 4, 3]]
+        assert data[3].boxes.shape == (0, 4)
+        assert data.dropped_boxes == {"malformed": 2}
 
-    def test_refuses_a_box_of_words(self, tiny):
-        (tiny / "train/n02/n02_boxes.txt").write_text("n02_0.JPEG\tx\t1\t3\t2\n")
-        with pytest.raises(ValueError, match=r"n02_boxes.txt': 'n02_0.JPEG' has a box"):
-            ImageFolder(tiny, split="train")
+    def test_a_malformed_line_without_a_class_loses_its_image(self, tiny):
+        save(tiny / "val/images/val_2.JPEG")
+        with (tiny / "val/val_annotations.txt").open("a") as file:
+            file.write("val_2.JPEG\n")
+        message = r"1 images are left out for want of a class, .* line 6: 1 fields, not 6"
+        with pytest.warns(UserWarning, match=message):
+            data = ImageFolder(tiny)
+        assert [sample.image_id for sample in data] == [
+            f"val/images/{name}.JPEG" for name in ("val_0", "val_1", "val_10")
+        ]
+
+    def test_a_box_of_words_is_left_out(self, tiny):
+        with (tiny / "train/n02/n02_boxes.txt").open("a") as file:
+            file.write("n02_1.JPEG\tx\t1\t3\t2\n")
+        with pytest.warns(UserWarning, match=r"1 malformed .*n02_boxes.txt', line 2: could not"):
+            data = ImageFolder(tiny, split="train")
+        assert data.labels == [0, 0, 1, 1]
+        assert [len(sample.boxes) for sample in data] == [1, 1, 1, 0]
 
     def test_refuses_a_missing_class_folder(self, tiny):
         (tiny / "wnids.txt").write_text("n01\nn02\nn03\n")
@@ -427,8 +447,8 @@ class TestFlatFolder:
         save(tmp_path / "a.png")
         with pytest.raises(ValueError, match=r"a.png' is a file; give the folder"):
             opener(tmp_path / "a.png")
-        with pytest.raises(ValueError, match="split must be 'train' or 'val', got 'test'"):
-            opener(tmp_path, split="test")
+        with pytest.raises(ValueError, match="split must be 'train', 'val' or 'test', got 'dev'"):
+            opener(tmp_path, split="dev")
 
     def test_refuses_a_missing_folder(self, tmp_path):
         with pytest.raises(ValueError, match="nowhere' does not exist; check the path"):

@@ -76,7 +76,8 @@ def test_agreement_is_that_of_scipys_eigenvector(model, side):
                     assert row["spearman"][name] == pytest.approx(rho.statistic, abs=1e-3)
                     ranked += 1
         assert row["centred"]["uniform"] is row["spearman"]["uniform"] is None
-        assert row["converged"] and row["unique"] and not row["dead"]
+        assert row["converged"] and row["unique"] and row["resolved"] and not row["dead"]
+        assert row["error_bound"] <= 1e-10 and row["left_out"] == []
     assert ranked > 20
 
 
@@ -117,6 +118,32 @@ def test_a_dead_head_has_no_agreement(model):
         if row["dead"]:
             assert set(row["cosine"].values()) - {row["cosine"]["untrained"]} == {None}
             assert row["value"] == 0
+            assert row["left_out"] == [] and row["resolved"] and not row["converged"]
+
+
+def test_heads_without_one_proven_perron_vector_are_left_out(model, monkeypatch):
+    """Head 1 not resolved, head 2 with several: no cosine with anything of this graph."""
+    import infsa_explain.evaluate.alignment as alignment
+
+    def spoilt(op, side, tol):
+        truth = alignment_perron(op, side, tol)
+        truth.converged[:, 1:3] = False
+        truth.unique[:, 2] = False
+        truth.resolved[:, 1] = False
+        truth.error_bound[:, 1:3] = torch.tensor([torch.inf, torch.nan])
+        return truth
+
+    alignment_perron = alignment.perron
+    monkeypatch.setattr(alignment, "perron", spoilt)
+    rows = measure(model, DATA, Alignment(layers=(0,)))
+    for row in rows:
+        out = row["head"] in (1, 2)
+        vectors = ["linear", "degree", "mean-query", "uniform", "untrained"]
+        assert row["left_out"] == (vectors if out else [])
+        assert all((value is None) == out for value in row["cosine"].values())
+        assert not out or set(row["spearman"].values()) == set(row["centred"].values()) == {None}
+        assert (row["error_bound"] is None) == out
+        assert (row["converged"], row["resolved"]) == (not out, row["head"] != 1)
 
 
 def test_invalid_rows_are_those_that_beget_more_than_one_visit(model):

@@ -76,6 +76,7 @@ def test_rows_do_not_depend_on_the_company_of_other_images(model):
         np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=2e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_a_constant_map_ties_everywhere_and_a_control_nowhere(model):
     class Flat(torch.nn.Module):  # no query, so no weights: every head of every layer is dead
         def forward(self, x):

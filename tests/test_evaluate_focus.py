@@ -78,6 +78,7 @@ def test_report(rows):
     assert len(tokens.cells) == len(layers)
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_a_map_of_zeros_is_none(model):
     import copy
 

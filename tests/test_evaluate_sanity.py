@@ -92,6 +92,7 @@ def test_report(rows, tmp_path):
     assert matrix.images[0].get_array()[0, 1] == pytest.approx(visits.agreement["degree"].mean)
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_constant_maps_are_counted(model):
     import copy
 

@@ -227,9 +227,10 @@ def test_errors_on_calling(images, removed, message):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda x: {"logits": x}, r"model: expected logits of shape \(2, K\), got dict"),
-        (lambda x: x, r"model: expected logits of shape \(2, K\), got \(2, 3, 8, 12\)"),
-        (lambda x: x[:1, 0, 0], r"got \(1, 12\)"),
+        (lambda x: {"scores": x[:, 0, 0]}, r"must hold logits of shape \(B, C\), got a dict with"),
+        (lambda x: x, r"must hold logits of shape \(B, C\), got a tensor of shape \(2, 3, 8, 12\)"),
+        (lambda x: (x, 1), r"got a tuple of \(2, 3, 8, 12\), int"),
+        (lambda x: x[:1, 0, 0], r"model: expected logits of shape \(2, K\), got \(1, 12\)"),
     ],
 )
 def test_errors_of_the_model(model, message):

@@ -61,6 +61,7 @@ def test_by_hand(kind, variant, layer, monkeypatch):
     assert diagnostics["converged"].all()
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_class_that_nothing_speaks_for_has_no_map(kind):
     model = build(kind)

@@ -99,7 +99,7 @@ def test_a_model_without_a_classifier_has_no_classes():
     vit = VisionTransformer(32, 8, num_classes=0, embed_dim=24, depth=2, num_heads=2).eval()
     headless = Inspector.of(view(vit, np.zeros((32, 32, 3), dtype=np.uint8)))
     assert headless.targets(1) == []
-    assert headless.look(Choice("relevance")).of == ""
+    assert headless.look(Choice("relevance")).of == "of the embedding"
 
 
 @pytest.mark.parametrize("scale", SCALES)

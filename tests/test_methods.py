@@ -137,6 +137,7 @@ def test_layers(method, kind):
     assert result.layers == (0, 1, 2)
 
 
+@pytest.mark.filterwarnings("ignore:gradient-degree has no map for some images")
 @pytest.mark.parametrize(
     ("method", "kind"), [c for c in LAYER_METHODS if METHODS[c.values[0]].heads]
 )
@@ -163,6 +164,7 @@ def test_heads(method, kind):
     assert (result.layers, result.heads) == ((0, 1, 2), tuple(range(8)))
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 @pytest.mark.parametrize(
     ("method", "kind"), [case for case in LAYER_METHODS if case.values[1] != "softmax"]
 )
@@ -184,6 +186,7 @@ def test_dead_heads(method, kind):
     same(mean, alive.mean(0))
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_series_of_a_dead_model_is_nan_and_no_silent_zero():
     model = build("pure")
     for layer in range(3):
@@ -330,8 +333,10 @@ def test_degree_and_perron_by_hand(kind):
     result = explain(model, x, "perron")
     same(result.maps, by_hand(left), 1e-5)
     same(result.diagnostics["value"][0], values.real.max(-1), 1e-5)
-    assert result.diagnostics["unique"].all()
+    assert result.diagnostics["unique"].all() and result.diagnostics["resolved"].all()
     assert result.diagnostics["residual"].max() <= 1e-6
+    assert result.diagnostics["error_bound"].shape == (1, 2, 8)
+    assert result.diagnostics["error_bound"].max() <= 1e-6
 
 
 def test_tokenrank_by_hand():
@@ -383,6 +388,9 @@ def test_series_by_hand(kind):
     result = explain(model, x, "series")
     same(result.tokens, total.mean(-2))
     assert (result.layers, result.heads) == ((0, 1, 2), None)
+    assert result.diagnostics["converged"].tolist() == [True, True]
+    bound = result.diagnostics["error_bound"]
+    assert bound.shape == (2,) and (bound > 1e-16).all() and (bound < 1e-13).all()
 
 
 def test_attention_by_hand():

@@ -68,6 +68,9 @@ def test_products_and_sums_are_the_definitions(kind, entries, dtype, tolerance):
     x = torch.randn(2, 3, 11, 4, generator=torch.Generator().manual_seed(1)).to(computing)
     numbers = x.double().numpy()
     relative(op.dense(), graph, tolerance)
+    for index in np.ndindex(2, 3):
+        relative(op.matrix(*index), graph[index], tolerance)
+        assert op.matrix(*index).dtype == computing
     relative(op.apply(x), graph @ numbers, tolerance)
     relative(op.apply_transposed(x), np.swapaxes(graph, -1, -2) @ numbers, tolerance)
     relative(op.apply(x[..., 0]), (graph @ numbers)[..., 0], tolerance)

@@ -28,6 +28,7 @@ def test_relevance_by_hand(kind, variant, monkeypatch):
     assert (result.layers, result.heads) == ((0, 1, 2), None)
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_a_class_that_nothing_speaks_for_has_no_map():
     model = build("pure")
     with torch.no_grad():

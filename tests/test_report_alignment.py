@@ -25,8 +25,11 @@ rng = np.random.default_rng(0)
 COSINE = {v: rng.uniform(0.5, 1, (IMAGES, LAYERS, HEADS)) for v in VECTORS}
 
 
-def rows(dead=(), model="m"):
-    """One row per image, layer and head; ``dead`` are (layer, head) without weights."""
+def rows(dead=(), model="m", left_out=()):
+    """One row per image, layer and head.
+
+    Of (layer, head) ``dead`` have no weights, and those in ``left_out`` no Perron vector.
+    """
     return [
         {
             "measure": "align",
@@ -38,16 +41,19 @@ def rows(dead=(), model="m"):
             "value": 0.5 + 0.1 * layer,
             "second": 0.25,
             "gap": 0.4,
-            "residual": 1e-7 * (1 + layer),
-            "converged": (i, layer, head) != (0, 0, 0),
-            "unique": True,
+            "error_bound": 1e-7 * (1 + layer) if (layer, head) not in left_out else None,
+            "converged": (layer, head) not in left_out,
+            "unique": (layer, head) not in left_out,
+            "resolved": (layer, head) not in left_out,
+            "left_out": list(VECTORS) if (layer, head) in left_out else [],
             "dead": (layer, head) in dead,
             "invalid_rows": 0.1 * head,
             "seconds": 0.5,
             **{
                 measure: {
                     v: None
-                    if (layer, head) in dead or (measure != "cosine" and v == "uniform")
+                    if (layer, head) in (*dead, *left_out)
+                    or (measure != "cosine" and v == "uniform")
                     else float(COSINE[v][i, layer, head])
                     for v in VECTORS
                 }
@@ -77,7 +83,10 @@ def test_half_dead_does_not_come_out_well():
     cosine = COSINE["linear"][:, [0, 1], [1, 0]].sum(-1) / 4
     assert half["linear"].cosine.mean == pytest.approx(cosine.mean(), abs=1e-12)
     assert half["linear"].cosine.mean < 0.6 * alive["linear"].cosine.mean
-    assert half["linear"].undefined == 0.5
+    assert (half["linear"].dead, half["linear"].heads, half["linear"].left_out) == (12, 24, 0)
+    alone = COSINE["linear"][:, [0, 1], [1, 0]].mean(-1)
+    assert half["linear"].alive == bootstrap_mean(alone)
+    assert alive["linear"].alive == alive["linear"].cosine
     assert [s.dead for s in summarise_layers(rows(dead=[(0, 0), (1, 1)]))] == [0.5, 0.5]
 
 
@@ -96,12 +105,54 @@ def test_the_weights_are_compared_with_every_other_vector():
 def test_layers():
     first, second = summarise_layers(rows())
     assert (first.value, second.value) == pytest.approx((0.5, 0.6))
-    assert (first.residual, second.residual) == (1e-7, 2e-7)
-    assert first.unconverged == pytest.approx(1 / (IMAGES * HEADS))
-    assert second.unconverged == second.ambiguous == 0
+    assert (first.error_bound, second.error_bound) == (1e-7, 2e-7)
+    assert first.unresolved == second.unresolved == second.ambiguous == 0
     assert second.invalid_rows == pytest.approx(0.05)
     assert second.seconds == pytest.approx(0.5 * HEADS)
     assert second.cosine == bootstrap_mean(COSINE["linear"][:, 1].mean(-1))
+
+
+def test_heads_without_a_perron_vector_are_in_no_mean():
+    """One of four is left out, one is dead: over three, and over the two that are alive."""
+    table = rows(dead=[(0, 0)], left_out=[(1, 1)])
+    for s in summarise_alignment(table):
+        known = COSINE[s.vector][:, [0, 1], [1, 0]]
+        np.testing.assert_allclose(s.cosine.mean, (known.sum(-1) / 3).mean(), rtol=1e-14)
+        np.testing.assert_allclose(s.alive.mean, known.mean(), rtol=1e-14)
+        assert (s.dead, s.left_out, s.heads) == (6, 6, 24)
+        assert s.cosine.n == IMAGES
+    cells = dict(
+        zip(ALIGNMENT_HEADINGS, alignment_table(summarise_alignment(table))[0], strict=True)
+    )
+    assert (cells["dead"], cells["unresolved"]) == ("6 of 24", "6 of 24")
+    first, second = summarise_layers(table)
+    assert (first.unresolved, second.unresolved) == (0, 0.5)
+    assert (first.error_bound, second.error_bound) == (1e-7, 2e-7)
+
+
+def test_an_image_without_any_perron_vector_is_excluded():
+    table = rows()
+    for row in table:
+        if row["image"] == "image 0":
+            row |= {"left_out": list(VECTORS), "cosine": dict.fromkeys(VECTORS)}
+    for s in summarise_alignment(table):
+        assert (s.cosine.n, s.cosine.excluded, s.alive.n) == (IMAGES - 1, 1, IMAGES - 1)
+        np.testing.assert_allclose(s.cosine.mean, COSINE[s.vector][1:].mean(), rtol=1e-14)
+
+
+def test_several_vectors_are_not_unresolved():
+    table = rows(left_out=[(0, 1)])
+    for row in table:
+        row["resolved"] = True
+    assert [(s.ambiguous, s.unresolved) for s in summarise_layers(table)] == [(0.5, 0), (0, 0)]
+
+
+def test_rows_of_older_runs_are_read():
+    table = [
+        {key: value for key, value in row.items() if key not in ("resolved", "left_out")}
+        for row in rows()
+    ]
+    assert summarise_alignment(table) == summarise_alignment(rows())
 
 
 def test_tables_and_files(tmp_path):

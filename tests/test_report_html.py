@@ -235,7 +235,7 @@ def test_diagnostics(page):
     cells = {row[0]: row[1] for row in table.cells}
     assert cells["dead heads"] == "33.3%; 33.3% in layer 0"
     assert cells["rows for which the walk is no chain"] == "2.0%; 2.0% in layer 0"
-    assert cells["Perron vectors beyond the tolerance"] == "0"
+    assert cells["Perron vectors that are not resolved"] == "0"
     assert cells["images without a defined AOC"] == "0"
     tied = "visits 25.0%, katz 25.0%, random 25.0%, centre 25.0%"
     assert cells["patches whose score ties with another's"] == tied

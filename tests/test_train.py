@@ -352,6 +352,65 @@ class TestWindow:
         assert equal(weights(windowed), weights(train(replace(colours, epochs=1), tmp_path / "b")))
 
 
+def annotated(root, split, **classes):
+    """Images without class folders, each with the class that its XML names."""
+    (root / split).mkdir(parents=True)
+    for image, name in classes.items():
+        Image.new("RGB", (32, 32)).save(root / split / f"{image}.png")
+        (root / split / f"{image}.xml").write_text(
+            f"<annotation><object><name>{name}</name><bndbox><xmin>1</xmin><ymin>1</ymin>"
+            "<xmax>9</xmax><ymax>9</ymax></bndbox></object></annotation>"
+        )
+
+
+class TestData:
+    def recipe(self, root):
+        short = {"epochs": 1, "batch_size": 2, "warmup_epochs": 0}
+        return Recipe("infvit_pure_photos", data=str(root), **short, model_args=TINY)
+
+    def test_held_out_images_have_the_labels_of_the_classes_trained(self, tmp_path):
+        annotated(tmp_path, "train", a="ant", b="bee", c="cat")
+        annotated(tmp_path, "valid", d="Cat", e="bee")
+        data, held_out = training._labelled(self.recipe(tmp_path))
+        assert (data.classes, data.labels) == (["ant", "bee", "cat"], [0, 1, 2])
+        assert [(s.image_id, s.label) for s in held_out] == [
+            ("valid/d.png", 2),
+            ("valid/e.png", 1),
+        ]
+        path = train(self.recipe(tmp_path), tmp_path / "run")
+        assert load(path).class_names == ["ant", "bee", "cat"]
+
+    def test_held_out_images_of_another_class_are_refused(self, tmp_path):
+        annotated(tmp_path / "data", "train", a="ant", b="bee")
+        annotated(tmp_path / "data", "val", d="emu")
+        with pytest.raises(ValueError, match="class 'emu' of 'data' is not among the names"):
+            train(self.recipe(tmp_path / "data"), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_images_without_a_label_are_refused(self, tmp_path):
+        annotated(tmp_path / "data", "train", a="ant", b="bee")
+        annotated(tmp_path / "data", "val", d="ant")
+        (tmp_path / "data/val/d.xml").unlink()
+        with pytest.raises(ValueError, match="1 of the 1 images of 'data' have no label"):
+            train(self.recipe(tmp_path / "data"), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_splits_are_no_classes(self, tmp_path):
+        for place in ("Train/ant", "Train/bee", "Valid/bee", "Test/ant"):
+            (tmp_path / place).mkdir(parents=True)
+            Image.new("RGB", (32, 32)).save(tmp_path / place / "a.png")
+        data, held_out = training._labelled(self.recipe(tmp_path))
+        assert (data.classes, data.labels) == (["ant", "bee"], [0, 1])
+        assert (held_out.classes, held_out.labels) == (["ant", "bee"], [1])
+
+    def test_data_without_splits_are_told_of(self, tmp_path):
+        for name in ("ant", "bee"):
+            (tmp_path / name).mkdir()
+            Image.new("RGB", (32, 32)).save(tmp_path / name / "a.png")
+        with pytest.warns(UserWarning, match="no splits, so that the accuracy is that on the imag"):
+            training._labelled(self.recipe(tmp_path))
+
+
 NAME = "vit_tiny_patch16_224"
 VIT = {"depth": 3, "embed_dim": 24, "num_heads": 2, "patch_size": 8, "img_size": 32}
 
@@ -440,6 +499,19 @@ class TestFineTuning:
         self.ends_at(path, vit, but=() if kept else ("head.weight", "head.bias"))
         same = torch.equal(weights(path)["head.weight"], vit.head.weight.half())
         assert same is kept
+        assert load(path).class_names == ["blue", "green", "red"]
+
+    def test_a_classifier_in_another_order_is_brought_into_that_of_the_data(
+        self, tmp_path, folder, vit
+    ):
+        """The data's classes are blue, green and red; the checkpoint's are spelt otherwise."""
+        vit.reset_classifier(3)
+        vit.head.bias.data.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        save(vit, tmp_path / "a.safetensors", classes=["RED", "_blue", "Green"])
+        path = train(self.still(folder, tmp_path / "a.safetensors"), tmp_path / "run")
+        self.ends_at(path, vit, but=("head.weight", "head.bias"))
+        assert weights(path)["head.bias"].tolist() == [2, 3, 1]
+        assert torch.equal(weights(path)["head.weight"], vit.head.weight[[1, 2, 0]].half())
         assert load(path).class_names == ["blue", "green", "red"]
 
     def test_pretrained_weights_of_a_name(self, tmp_path, folder):

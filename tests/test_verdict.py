@@ -204,10 +204,11 @@ def test_seeds_and_number_of_images():
     assert caution.startswith("Few images: some means are over 29. Below 30,")
 
 
-def alignment(vector, cosine, behind=None, undefined=0.0):
+def alignment(vector, cosine, behind=None, dead=0, left_out=0):
     test = difference(*behind) if behind else None
     value = mean(cosine)
-    return AlignmentSummary("m", vector, value, value, value, test, undefined, ONE)
+    alive = mean(cosine + 0.02)
+    return AlignmentSummary("m", vector, value, alive, value, value, test, 200, dead, left_out, ONE)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def alignment(vector, cosine, behind=None, undefined=0.0):
 )
 def test_alignment_is_told_beside_the_degree(behind, text, counts):
     vectors = [
-        alignment("linear", 0.9, undefined=0.01),
+        alignment("linear", 0.9, dead=2, left_out=1),
         alignment("degree", 0.93, behind),
         alignment("untrained", 0.99, (-0.09, 0.0004)),
     ]
@@ -229,8 +230,9 @@ def test_alignment_is_told_beside_the_degree(behind, text, counts):
     assert told == (
         "On `m`, the linear weights agree with the left Perron vector at cosine 0.900 [0.850, "
         f"0.950]. Plain in-degree has 0.930 [0.880, 0.980]: {text}. The model untrained has 0.990 "
-        "[0.940, 1.040]: the weights are worse (p < 0.001). Heads without a defined cosine, 1.0%, "
-        "count as 0 in the first."
+        "[0.940, 1.040]: the weights are worse (p < 0.001). Dead heads, 1.0%, count as 0 in "
+        "the first; without them it is 0.920 [0.870, 0.970]. Heads without one proven Perron "
+        "vector, 0.5%, are left out."
     )
     assert f"better than plain in-degree does {counts}." in found.headline
 

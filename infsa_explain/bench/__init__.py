@@ -5,7 +5,7 @@ from __future__ import annotations
 from .measuring import Measurement, OutOfMemory, TooSlow, measure
 from .mechanisms import FUSED, MECHANISMS, Mechanism
 from .reporting import paper_table, plot, table, write
-from .running import CsvFile, Row, bench, exponent, extrapolate
+from .running import CsvFile, Row, bench, exponent, extrapolate, plan
 from .settings import Setting, build, count
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "extrapolate",
     "measure",
     "paper_table",
+    "plan",
     "plot",
     "table",
     "write",

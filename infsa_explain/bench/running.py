@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 
 from ..files import append_alone, make_folder, naming
+from ..ranges import MANY
 from .measuring import Measurement, OutOfMemory, TooSlow, measure
 from .mechanisms import FUSED, MECHANISMS
 from .settings import PATCH, Setting, available_memory, count, least_bytes
 
-__all__ = ["CsvFile", "Row", "bench", "exponent", "extrapolate"]
+__all__ = ["CsvFile", "Row", "bench", "exponent", "extrapolate", "plan"]
 
 #: Points, the largest ones, that an exponent is fitted to.
 FITTED = 3
+#: Most seconds of a budget, some 30 years: a timer takes not many more.
+LONGEST = 1e9
 #: By number of tokens, seconds of a batch.
 Times = dict[int, float]
 #: Measures a setting, with so many repeats, in so many seconds.
@@ -94,15 +97,36 @@ def bench(
         known: rows whose settings are not measured again.
 
     Raises:
-        ValueError: for unknown mechanisms, sizes that are none, or no repeats.
+        ValueError: as :func:`plan`.
     """
-    if repeats < 1 or budget <= 0:
+    wanted = plan(sizes, mechanisms, like, repeats=repeats, budget=budget)
+    return _rows(wanted, repeats, budget, _remembering(measure, known))
+
+
+def plan(
+    sizes: Sequence[int],
+    mechanisms: Sequence[str],
+    like: Setting,
+    *,
+    repeats: int = 5,
+    budget: float = 120,
+) -> list[Setting]:
+    """The settings that :func:`bench` measures, given the same arguments.
+
+    Raises:
+        ValueError: for unknown mechanisms, or sizes, repeats or a budget out of range.
+    """
+    if not (repeats >= 1 and budget > 0):
         raise ValueError(f"repeats and budget must be positive, got {repeats} and {budget}")
+    if repeats > MANY or budget > LONGEST:
+        raise ValueError(
+            f"repeats must be at most {MANY}, and budget at most {LONGEST:g} seconds, got "
+            f"{repeats:.6g} and {budget:g}"
+        )
     names = list(dict.fromkeys([FUSED, *mechanisms]))
-    wanted = [
+    return [
         replace(like, mechanism=name, size=size) for size in sorted(set(sizes)) for name in names
     ]
-    return _rows(wanted, repeats, budget, _remembering(measure, known))
 
 
 def _rows(

@@ -27,6 +27,8 @@ from .mechanisms import MECHANISMS, Linformer
 __all__ = ["PATCH", "Setting", "available_memory", "build", "count", "least_bytes", "work"]
 
 PATCH = 16
+#: Larger numbers make no model that any machine could run.
+LARGEST = {"size": 10**6, "depth": 10**4, "width": 10**6, "heads": 10**6, "batch_size": 10**12}
 
 
 def _linear_flop(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
@@ -77,6 +79,9 @@ class Setting:
         for name in ("depth", "width", "heads", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, largest in LARGEST.items():
+            if getattr(self, name) > largest:
+                raise ValueError(f"{name} must be at most {largest}, got {getattr(self, name):.6g}")
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, got {self.width}, {self.heads}")
 

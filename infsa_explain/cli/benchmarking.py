@@ -55,7 +55,7 @@ def bench(
     """
     from dataclasses import asdict
 
-    from ..bench import FUSED, MECHANISMS, CsvFile, Row, Setting, paper_table, table, write
+    from ..bench import FUSED, MECHANISMS, CsvFile, Row, Setting, paper_table, plan, table, write
     from ..bench import bench as run
 
     names = listed("--mechanisms", mechanisms)
@@ -75,11 +75,11 @@ def bench(
     )
     if resume and out is None:
         raise ValueError("--resume goes on with the rows in --out, which is not given")
+    cells = len(plan(sides, names, like, repeats=repeats, budget=budget))
     file = None if out is None else CsvFile(out / "bench.csv", resume)
     known = [] if file is None else file.rows
     measured = run(sides, names, like, repeats=repeats, budget=budget, known=known)
     rows: list[Row] = []
-    cells = len(set(sides)) * len({FUSED, *names})
 
     def say() -> None:
         if rows and out is not None:

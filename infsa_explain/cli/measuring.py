@@ -17,11 +17,13 @@ from .options import (
     HeadOption,
     JsonOption,
     LabelMapOption,
+    LabelsOption,
     LayerOption,
     LimitOption,
     MethodsOption,
     ModelOption,
     OutOption,
+    OutputOption,
     ResumeOption,
     SeedOption,
     ShardOption,
@@ -29,6 +31,7 @@ from .options import (
     SplitOption,
     StrictOption,
     TargetOption,
+    chosen_output,
     integer,
     listed,
     load_models,
@@ -88,6 +91,7 @@ def morf(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,  # typer copies it
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -95,6 +99,7 @@ def morf(
     fill: FillOption = "mean",
     steps: StepsOption = "few",
     target: TargetOption = "predicted",
+    output: OutputOption = "auto",
     floor: FloorOption = None,
     limit: LimitOption = 50,
     batch_size: MaskedOption = None,
@@ -126,10 +131,11 @@ def morf(
         seed=seed,
         batch_size=batch_size,
         amp=amp,
+        output=chosen_output(output),
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=conditions(layer, head, target),
@@ -143,6 +149,7 @@ def boxes(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,  # typer copies it
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -180,7 +187,7 @@ def boxes(
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=conditions(layer, head, target),
@@ -259,6 +266,7 @@ def accuracy(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     limit: LimitOption = 500,
     batch_size: Annotated[int, typer.Option(help="Images a forward pass.")] = 64,
     device: DeviceOption = "auto",
@@ -279,7 +287,7 @@ def accuracy(
 
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [Accuracy(amp=amp)],
         Saving(out, force, resume, strict, shard),
         conditions="",
@@ -294,6 +302,7 @@ def evaluate(
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
     label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     metrics: Annotated[
         list[str],
         typer.Option(
@@ -307,6 +316,7 @@ def evaluate(
     head: HeadOption = None,
     gamma: GammaOption = None,
     target: TargetOption = "predicted",
+    output: OutputOption = "auto",
     fill: FillOption = "mean",
     steps: StepsOption = "few",
     floor: FloorOption = None,
@@ -330,6 +340,7 @@ def evaluate(
     """
     from .. import evaluate
 
+    curve_steps, which_boxes = number_of_steps(steps), chosen_boxes(boxes)
     maps: dict[str, Any] = {
         "methods": method_names(methods),
         "layer": layer,
@@ -342,16 +353,19 @@ def evaluate(
         "morf": lambda: evaluate.Morf(
             **maps,
             fill=fill,
-            steps=number_of_steps(steps),
+            steps=curve_steps,
             floor=floor,
             batch_size=batch_size,
             amp=amp,
+            output=chosen_output(output),
         ),
-        "boxes": lambda: evaluate.Boxes(**maps, boxes=chosen_boxes(boxes)),
+        "boxes": lambda: evaluate.Boxes(**maps, boxes=which_boxes),
         "align": lambda: evaluate.Alignment(gamma=gamma, seed=seed),
         "focus": lambda: evaluate.Focus(**maps),
         "sanity": lambda: evaluate.Sanity(**maps),
-        "infidelity": lambda: evaluate.Infidelity(**maps, fill=fill, batch_size=batch_size or 16),
+        "infidelity": lambda: evaluate.Infidelity(
+            **maps, fill=fill, batch_size=batch_size or 16, output=chosen_output(output)
+        ),
         "sensitivity": lambda: evaluate.Sensitivity(**maps),
         "accuracy": lambda: evaluate.Accuracy(amp=amp),
     }
@@ -361,7 +375,7 @@ def evaluate(
         raise ValueError(f"--metrics must be of {', '.join(METRICS)}, got {', '.join(unknown)}")
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed, label_map),
+        Source(data, split, limit, seed, label_map, labels),
         [every[name]() for name in names],
         Saving(out, force, resume, strict, shard),
         conditions=conditions(layer, head, target),
@@ -375,6 +389,8 @@ def sanity(
     checkpoint: CheckpointsOption = [],  # noqa: B006
     data: DataOption = "photo-digits",
     split: SplitOption = "val",
+    label_map: LabelMapOption = None,
+    labels: LabelsOption = "auto",
     methods: MethodsOption = FIRST_METHODS,  # typer copies it
     layer: LayerOption = "last",
     head: HeadOption = None,
@@ -413,7 +429,7 @@ def sanity(
     )
     run(
         load_models(model, checkpoint, device),
-        Source(data, split, limit, seed),
+        Source(data, split, limit, seed, label_map, labels),
         [measure],
         Saving(out, force, resume, strict, shard),
         conditions=conditions(layer, head, target),

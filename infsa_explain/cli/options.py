@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
 if TYPE_CHECKING:
+    from infsa_metrics.outputs import Output
     from torch import nn
 
     from ..data import ImageData
+    from ..data.matching import Labels
 
 __all__ = [
     "LINEAR_DIGITS",
@@ -26,11 +28,13 @@ __all__ = [
     "HeadOption",
     "JsonOption",
     "LabelMapOption",
+    "LabelsOption",
     "LayerOption",
     "LimitOption",
     "MethodsOption",
     "ModelOption",
     "OutOption",
+    "OutputOption",
     "OverwriteOption",
     "ResumeOption",
     "SeedOption",
@@ -39,6 +43,7 @@ __all__ = [
     "SplitOption",
     "StrictOption",
     "TargetOption",
+    "chosen_output",
     "drawn_methods",
     "integer",
     "listed",
@@ -65,6 +70,13 @@ CheckpointsOption = Annotated[
     ),
 ]
 DataOption = Annotated[str, typer.Option(help="photo-digits, a folder, a COCO .json, or a .csv.")]
+LabelsOption = Annotated[
+    str,
+    typer.Option(
+        help="How the images' classes become the model's: name, position (the order of the "
+        "folders is the order of the outputs), or auto: by name where there are names."
+    ),
+]
 LabelMapOption = Annotated[
     str | None, typer.Option(help="Labels of --data: imagenet-1k, or a file of class names.")
 ]
@@ -83,7 +95,7 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 SeedOption = Annotated[
     int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything that draws.")
 ]
-SplitOption = Annotated[str, typer.Option(help="val or train.")]
+SplitOption = Annotated[str, typer.Option(help="train, val or test.")]
 LimitOption = Annotated[int, typer.Option(min=1, help="Number of images.")]
 OutOption = Annotated[Path | None, typer.Option(help="Run folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Write over a run in --out.")]
@@ -100,7 +112,14 @@ ShardOption = Annotated[
 TargetOption = Annotated[
     str,
     typer.Option(
-        help="Class explained and followed: predicted, label, or one for all by name or number."
+        help="What is explained and followed: predicted class, label, one class for all by name or "
+        "number, or the embedding of a model without a classifier."
+    ),
+]
+OutputOption = Annotated[
+    str,
+    typer.Option(
+        help="What the model's outputs are: softmax, sigmoid (independent labels), or auto."
     ),
 ]
 ClassOption = Annotated[
@@ -136,27 +155,34 @@ def load_models(
 
 
 class Source(NamedTuple):
-    """Which images: what --data, --split, --limit, --seed and --label-map say."""
+    """Which images: what --data, --split, --limit, --seed, --label-map and --labels say."""
 
     data: str
     split: str
     limit: int
     seed: int
     label_map: str | None = None
+    labels: str = "auto"
 
     def open(self) -> ImageData:
         """The data set."""
         from ..data import open_data
 
-        if self.split not in ("val", "train"):
-            raise ValueError(f"--split must be 'val' or 'train', got {self.split!r}")
+        if self.split not in ("train", "val", "test"):
+            raise ValueError(f"--split must be 'train', 'val' or 'test', got {self.split!r}")
         return open_data(
             self.data,
-            split="train" if self.split == "train" else "val",
+            split=cast(Literal["train", "val", "test"], self.split),
             size=self.limit,
             seed=self.seed,
             label_map=self.label_map,
         )
+
+    def matching(self) -> Labels:
+        """How labels become a model's."""
+        if self.labels not in ("auto", "name", "position"):
+            raise ValueError(f"--labels must be 'auto', 'name' or 'position', got {self.labels!r}")
+        return cast("Labels", self.labels)
 
 
 def listed(option: str, values: Sequence[str]) -> list[str]:
@@ -175,6 +201,13 @@ def method_names(methods: Sequence[str]) -> tuple[str, ...] | None:
     """The names that --methods lists; None for all that suit the model."""
     names = listed("--methods", methods)
     return None if "all" in names else tuple(names)
+
+
+def chosen_output(output: str) -> Output:
+    """What --output says."""
+    if output not in ("auto", "softmax", "sigmoid"):
+        raise ValueError(f"--output must be 'auto', 'softmax' or 'sigmoid', got {output!r}")
+    return cast("Output", output)
 
 
 def drawn_methods(

@@ -134,9 +134,10 @@ def _opened(
 
 def _require_local(names: list[str], checkpoints: list[Path]) -> None:
     """Refuse a model that would be fetched from somewhere: that takes its user's word."""
-    from ..models import BUNDLED, SUFFIXES
+    from ..checkpoints import is_checkpoint
+    from ..models import BUNDLED
 
-    files = [Path(name) for name in names if Path(name).suffix in SUFFIXES] + checkpoints
+    files = [Path(name) for name in names if is_checkpoint(name)] + checkpoints
     if missing := [file for file in files if not file.is_file()]:
         raise ValueError(f"the run's checkpoint {str(missing[0])!r} is not there")
     for name in names:

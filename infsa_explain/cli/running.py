@@ -60,7 +60,8 @@ def run(
         ValueError: for options that will not do, images that lack what is measured, or a measure
             that has no value for any image; after the tables of the others.
     """
-    from ..evaluate import read_rows, unfinished
+    from ..data import LabelMismatch
+    from ..evaluate import labelled, read_rows, unfinished
     from ..evaluate.shards import share
     from ..report import Report, write_report
 
@@ -69,6 +70,11 @@ def run(
     for each in measures:
         for model in models.values():
             each.check(model)
+    for (name, _), model in models.items():
+        try:
+            labelled(model, images, measures, source.matching())
+        except LabelMismatch as error:
+            raise ValueError(f"{name}: {error}" if len(models) > 1 else str(error)) from None
     with share(saving.shard) as part:
         rows, folder = _measure(models, source, images, measures, saving, part.shard, batch_size)
         part.wait()
@@ -152,7 +158,7 @@ def _measure(
         folder = None
         if saving.out is not None:
             named = {keys[key]: model for key, model in models.items()}
-            config = describe_run(named, images, measures) | {
+            config = describe_run(named, images, measures, labels=source.matching()) | {
                 "source": source._asdict(),
                 "command": shlex.join(["python", "-m", "infsa_explain", *sys.argv[1:]]),
             }
@@ -194,6 +200,7 @@ def _measure(
                 name=name,
                 checkpoint=checkpoint,
                 batch_size=batch_size,
+                labels=source.matching(),
                 on_row=(lambda row: None) if folder is None else folder.write,
                 on_image=on_image,
                 on_skip=on_skip,

@@ -7,6 +7,7 @@ from .digits import PhotoDigits
 from .folders import ImageFolder
 from .labels import LabelMap, open_label_map
 from .listings import CocoImages, TableImages
+from .matching import LabelMismatch, match_labels
 from .opening import open_data
 from .samples import ImageData, Sample
 from .subsets import Subset, limited
@@ -17,11 +18,13 @@ __all__ = [
     "ImageError",
     "ImageFolder",
     "LabelMap",
+    "LabelMismatch",
     "PhotoDigits",
     "Sample",
     "Subset",
     "TableImages",
     "limited",
+    "match_labels",
     "open_data",
     "open_label_map",
     "read_image",

@@ -11,7 +11,7 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from xml.etree import ElementTree
@@ -39,24 +39,39 @@ class Object(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """What is known of one image, and the size that its boxes refer to where it is stated."""
+    """What is known of one image.
+
+    Attributes:
+        objects: what is in it.
+        size: that its boxes refer to, where it is stated.
+        faults: sentences on what is malformed and was left out; each names its place.
+    """
 
     objects: tuple[Object, ...] = ()
     size: Size | None = None
+    faults: tuple[str, ...] = ()
 
 
 class Listing(NamedTuple):
-    """Images by their path below a folder, in the order of the file, and the labels of names."""
+    """What a file says of many images.
+
+    Attributes:
+        annotations: by the path of the image below a folder, in the order of the file.
+        labels: of the names of classes.
+        faults: as those of an :class:`Annotation`, of annotations of no image that is listed.
+    """
 
     annotations: dict[str, Annotation]
     labels: LabelMap
+    faults: tuple[str, ...] = ()
 
 
 def read_voc(file: Path) -> Annotation:
     """Read the XML of one image, as Pascal VOC and ImageNet have it.
 
     Its boxes are 1-based inclusive pixels, so xmin and ymin become one less. A size of 0 counts
-    as not stated. ``filename`` is passed over: an annotation is of the image with its own name.
+    as not stated. ``filename`` is passed over: an annotation is of the image with its own name. An
+    object whose box is missing or malformed keeps its class, and is among the faults.
 
     Raises:
         ValueError: the file is no such XML, declares a document type, or has more than 16 MiB.
@@ -68,25 +83,35 @@ def read_voc(file: Path) -> Annotation:
         0 if root.find(f"size/{side}") is None else _xml_number(root, f"size/{side}", file)
         for side in ("width", "height")
     )
-    objects = []
+    objects, faults = [], []
     for item in root.iterfind("object"):
-        x0, y0, x1, y1 = (
-            _xml_number(item, f"bndbox/{edge}", file) for edge in ("xmin", "ymin", "xmax", "ymax")
-        )
-        name = (item.findtext("name") or "").strip()
-        objects.append(Object(name or None, (x0 - 1, y0 - 1, x1, y1)))
-    return Annotation(tuple(objects), _stated(*sides))
+        name, box = (item.findtext("name") or "").strip(), None
+        try:
+            x0, y0, x1, y1 = (
+                _xml_number(item, f"bndbox/{edge}", file)
+                for edge in ("xmin", "ymin", "xmax", "ymax")
+            )
+            box = (x0 - 1, y0 - 1, x1, y1)
+        except ValueError as error:
+            faults.append(str(error))
+        objects.append(Object(name or None, box))
+    return Annotation(tuple(objects), _stated(*sides), tuple(faults))
 
 
 def read_coco(file: Path, labels: LabelMap | None = None) -> Listing:
     """Read COCO's ``instances_*.json``; x, y, width and height become edges.
+
+    An annotation whose ``bbox`` is missing or malformed keeps its category; one that is otherwise
+    malformed, or of an image or a category that is not listed, is left out. Both are among the
+    faults.
 
     Args:
         file: a JSON object with the lists ``images``, ``annotations`` and ``categories``.
         labels: of the names of categories; by default in the order of their ids.
 
     Raises:
-        ValueError: the file is no such JSON, or one of its entries is malformed; names the entry.
+        ValueError: the file is no such JSON, one of its images or categories is malformed, or not
+            one of its annotations is of an image and a category that are listed; names the entry.
     """
     content = read_json(file)
     lists = ("images", "annotations", "categories")
@@ -104,28 +129,52 @@ def read_coco(file: Path, labels: LabelMap | None = None) -> Listing:
         paths[_new(_field(item, "id", (int, str), where), paths, where)] = path
         sides = (_field(item, side, (int, float), where, 0) for side in ("width", "height"))
         sizes[path] = _stated(*sides)
-    objects = defaultdict(list)
-    for item, where in _entries(content, "annotations", file):
-        image = _field(item, "image_id", (int, str), where)
-        category = _field(item, "category_id", int, where)
-        if image not in paths or category not in names:
-            raise ValueError(f"{where}: no image {image!r} or no category {category} is listed")
-        x, y, width, height = _bbox(item, where)
-        crowd = bool(_field(item, "iscrowd", int, where, 0))
-        objects[paths[image]].append(Object(names[category], (x, y, x + width, y + height), crowd))
+    objects, faults, orphans = _coco_objects(content, paths, names, file)
     if labels is None:
         labels = LabelMap.of((names[i] for i in sorted(names)), f"the categories of {str(file)!r}")
     labels.require_any(names.values(), f"no category of {str(file)!r}")
-    return Listing(
-        {path: Annotation(tuple(objects[path]), size) for path, size in sizes.items()}, labels
-    )
+    annotations = {
+        path: Annotation(tuple(objects[path]), size, tuple(faults[path]))
+        for path, size in sizes.items()
+    }
+    return Listing(annotations, labels, tuple(orphans))
+
+
+def _coco_objects(
+    content: dict[str, Any], paths: dict[int | str, str], names: dict[int, str], file: Path
+) -> tuple[defaultdict[str, list[Object]], defaultdict[str, list[str]], list[str]]:
+    """Objects by the path of their image, faults by it, and faults of no image that is listed."""
+    objects: defaultdict[str, list[Object]] = defaultdict(list)
+    faults: defaultdict[str, list[str]] = defaultdict(list)
+    orphans: list[str] = []
+    for item, where in _entries(content, "annotations", file):
+        path, box = None, None
+        try:
+            path = _listed(item, "image_id", (int, str), paths, where)
+            name = _listed(item, "category_id", int, names, where)
+            crowd = bool(_field(item, "iscrowd", int, where, 0))
+        except ValueError as error:
+            (orphans if path is None else faults[path]).append(str(error))
+            continue
+        try:
+            x, y, width, height = _bbox(item, where)
+            box = (x, y, x + width, y + height)
+        except ValueError as error:
+            faults[path].append(str(error))
+        objects[path].append(Object(name, box, crowd))
+    if content["annotations"] and not objects:
+        reason = [*orphans, *(sentence for found in faults.values() for sentence in found)][0]
+        raise ValueError(f"not one annotation of {str(file)!r} can be used: {reason}")
+    return objects, faults, orphans
 
 
 def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
     """Read a CSV file of path, label, x0, y0, x1, y1; a row for every box.
 
     The header row is required. Boxes are half-open pixel edges of the upright image. Without
-    box fields a row gives an image its label alone, and without a label its box alone.
+    box fields a row gives an image its label alone, and without a label its box alone. A row with
+    a malformed box keeps its image and label; one of another number of fields is left out. Both are
+    among the faults.
 
     Args:
         file: comma-separated, in UTF-8.
@@ -136,6 +185,8 @@ def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
         ValueError: the file is no such table; names the line.
     """
     objects: defaultdict[str, list[Object]] = defaultdict(list)
+    faults: defaultdict[str, list[str]] = defaultdict(list)
+    orphans: list[str] = []
     lines: dict[str, int] = {}  # the first line with a name
     reader = csv.reader(io.StringIO(read_text(file), newline=""), strict=True)
     try:
@@ -144,20 +195,33 @@ def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
             raise ValueError("the first line must name the columns " + ",".join(COLUMNS))
         for row in filter(None, reader):
             if len(row) != len(header):
-                raise ValueError(f"{len(row)} fields, not {len(header)}")
+                orphans.append(
+                    f"{str(file)!r}, line {reader.line_num}: {len(row)} fields, not {len(header)}"
+                )
+                continue
             fields = dict(zip(header, row, strict=True))
             name = _name(fields["label"].strip())
             if name is not None:
                 lines.setdefault(name, reader.line_num)
-            box = _edges([fields[edge].strip() for edge in COLUMNS[2:]])
-            objects[_path_below(fields["path"], "path")].append(Object(name, box))
+            path, box = _path_below(fields["path"], "path"), None
+            try:
+                box = _edges([fields[edge].strip() for edge in COLUMNS[2:]])
+            except ValueError as error:
+                faults[path].append(f"{str(file)!r}, line {reader.line_num}: {error}")
+            objects[path].append(Object(name, box))
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{str(file)!r}, line {reader.line_num or 1}: {error}") from None
+    if orphans and not objects:
+        raise ValueError(orphans[0])
     if labels is None:
         labels = _own_labels(lines, file)
     for name, line in lines.items():
         labels.require(name, f"{str(file)!r}, line {line}: {name!r}")
-    return Listing({path: Annotation(tuple(found)) for path, found in objects.items()}, labels)
+    annotations = {
+        path: Annotation(tuple(found), faults=tuple(faults[path]))
+        for path, found in objects.items()
+    }
+    return Listing(annotations, labels, tuple(orphans))
 
 
 class _Builder(ElementTree.TreeBuilder):
@@ -208,6 +272,16 @@ def _field(
     if isinstance(value, bool) or not isinstance(value, kind) or not printable:
         raise ValueError(f"{where}: {key!r} is missing or malformed, got {value!r:.40}")
     return value
+
+
+def _listed(
+    item: Any, key: str, kind: type | tuple[type, ...], known: Mapping[Any, str], where: str
+) -> str:
+    """The path or name of the image or category that an annotation refers to."""
+    value = _field(item, key, kind, where)
+    if value not in known:
+        raise ValueError(f"{where}: {key!r} {value!r:.40} is not listed")
+    return known[value]
 
 
 def _new(key: Any, known: Container[Any], where: str) -> Any:

@@ -20,6 +20,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ranges import MANY, SEEDS, count
 from .samples import Sample
 
 __all__ = ["PhotoDigits"]
@@ -100,10 +101,8 @@ class PhotoDigits:
     ) -> None:
         if split not in ("train", "val"):
             raise ValueError(f"split must be 'train' or 'val', got {split!r}")
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        if seed < 0:
-            raise ValueError(f"seed must be at least 0, got {seed}")
+        count(1, 1000 * MANY).require("size", size)
+        SEEDS.require("seed", seed)
         if not 0 <= difficulty <= 1:
             raise ValueError(f"difficulty must lie in [0, 1], got {difficulty}")
         self.split: Split = split

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ class Entry(NamedTuple):
         box_labels: class index of every box, -1 where it is not known.
         size: width and height that the annotation states, or None.
         dropped: the flaws of the boxes left out.
+        faults: sentences on what of its annotation was malformed.
     """
 
     path: Path
@@ -38,11 +40,12 @@ class Entry(NamedTuple):
     box_labels: tuple[int, ...] = ()
     size: Size | None = None
     dropped: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, path: Path, label: int | None, annotation: Annotation, labels: LabelMap) -> Entry:
         """Sort the boxes of an annotation into those of use and the others."""
-        boxes, box_labels, dropped = [], [], []
+        boxes, box_labels, dropped = [], [], ["malformed"] * len(annotation.faults)
         for name, box, crowd in annotation.objects:
             if box is None:
                 continue
@@ -52,35 +55,67 @@ class Entry(NamedTuple):
             found = labels.find(name)
             boxes.append(box)
             box_labels.append(-1 if found is None else found)
-        return cls(path, label, tuple(boxes), tuple(box_labels), annotation.size, tuple(dropped))
+        return cls(
+            path,
+            label,
+            tuple(boxes),
+            tuple(box_labels),
+            annotation.size,
+            tuple(dropped),
+            annotation.faults,
+        )
 
 
 class FileImages:
     """Images in files; each is decoded when it is asked for.
+
+    What was malformed in their annotations is left out; a warning says how much, and gives one
+    case.
 
     Attributes:
         root: the folder that paths are relative to.
         name: of the data set.
         classes: class names by label; empty where images have no classes.
         wnids: WordNet ids by label where they are known, otherwise empty.
+        labelled_by: what gave the labels of a model, such as ``"label map FILE"``; None where they
+            are the data set's own.
+        numbered: whether a table gives the labels as numbers, without names.
         labels: label of every image, or None, without decoding any.
         box_counts: number of boxes of every image, without decoding any.
         dropped: for every image the flaws of its boxes that were left out.
     """
 
-    def __init__(self, root: Path, name: str, labels: LabelMap, entries: Sequence[Entry]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        labels: LabelMap,
+        entries: Sequence[Entry],
+        *,
+        labelled_by: str | None = None,
+        faults: Sequence[str] = (),
+    ) -> None:
         self.root, self.name = root, readable(name)
+        self.labelled_by, self.numbered = labelled_by, labels.numbered
         self.classes, self.wnids = [readable(name) for name in labels.classes], labels.wnids
         self._entries = list(entries)
         self.labels = [entry.label for entry in self._entries]
         self.box_counts = [len(entry.boxes) for entry in self._entries]
         self.dropped = [entry.dropped for entry in self._entries]
+        faults = [*faults, *(fault for entry in self._entries for fault in entry.faults)]
+        if faults:
+            warnings.warn(
+                f"{self.name}: {len(faults)} malformed annotations are left out, such as "
+                f"{faults[0]}",
+                stacklevel=4,
+            )
 
     @property
     def dropped_boxes(self) -> dict[str, int]:
         """Number of boxes left out, by reason.
 
-        ``crowd`` (COCO's), ``not finite``, ``reversed``, ``without area``, ``outside the image``.
+        ``crowd`` (COCO's), ``malformed``, ``not finite``, ``reversed``, ``without area``,
+        ``outside the image``.
         A box outside an image whose annotation states no size is counted from the time the image
         is decoded.
         """

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import csv
 import os
+import re
+import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from .reading import read_json, read_text
 
-__all__ = ["MAX_CLASSES", "LabelMap", "common_label", "natural_order", "open_label_map"]
+__all__ = [
+    "MAX_CLASSES",
+    "LabelMap",
+    "common_label",
+    "natural_order",
+    "normalised",
+    "open_label_map",
+]
 
 #: Name of the label map that needs no file.
 IMAGENET_1K = "imagenet-1k"
@@ -17,8 +28,27 @@ IMAGENET_1K = "imagenet-1k"
 MAX_CLASSES = 1_000_000
 
 
+def normalised(name: str) -> str:
+    """A class name without the differences that spellings of one name have.
+
+    These are upper case, spaces, underscores, hyphens, leading zeros of a number, and the two
+    ways in which Unicode writes an accent. Separators stay between digits, where they tell numbers
+    apart, and so does a minus sign before a number.
+
+    >>> [normalised(name) for name in ("Go-Kart", "go_kart ", "GoKart", "007", "-1", "1 2", "12")]
+    ['gokart', 'gokart', 'gokart', '7', '-1', '1 2', '12']
+    """
+    text = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold()).strip()
+    if re.fullmatch(r"-?[0-9]+", text):
+        return text.lstrip("0") or "0"
+    text = re.sub(r"[\s_\-\u2010-\u2015]+", " ", text)
+    return re.sub(r"(?<!\d) | (?!\d)", "", text)
+
+
 class LabelMap:
     """Names of classes, and the label of each.
+
+    A name is found as it is written or, if no other name is like it, by :func:`normalised`.
 
     Args:
         labels: label by name; several names may share one.
@@ -54,13 +84,30 @@ class LabelMap:
         """Names in the order of their labels; of equal ones the first counts."""
         return cls({name: i for i, name in enumerate(dict.fromkeys(names))}, source)
 
+    @property
+    def numbered(self) -> bool:
+        """Whether there are no names, and a number is the label itself."""
+        return self._numbers and not self._labels
+
+    @cached_property
+    def _alike(self) -> dict[str, set[int]]:
+        """The labels of the names that are one when normalised."""
+        alike: defaultdict[str, set[int]] = defaultdict(set)
+        for name, label in self._labels.items():
+            alike[normalised(name)].add(label)
+        return dict(alike)
+
     def find(self, name: str | None) -> int | None:
         """Label of a name, or None where it has none."""
         if name is None:
             return None
-        if self._numbers and name not in self._labels and _is_number(name):
-            return int(name) if int(name) < len(self.classes) else None
-        return self._labels.get(name)
+        if name in self._labels:
+            return self._labels[name]
+        if len(alike := self._alike.get(normalised(name), ())) == 1:
+            return next(iter(alike))
+        if self._numbers and not alike and _is_number(name) and int(name) < len(self.classes):
+            return int(name)
+        return None
 
     def require(self, name: str, what: str) -> int:
         """Label of a name; where it has none, a ValueError that begins with ``what``."""

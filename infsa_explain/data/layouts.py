@@ -4,48 +4,117 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["EXTENSIONS", "annotation_folder", "find_files", "match_annotations", "subfolders"]
+__all__ = [
+    "EXTENSIONS",
+    "MASKS",
+    "PHOTOGRAPHS",
+    "annotation_folder",
+    "find_files",
+    "image_folders",
+    "match_annotations",
+    "subfolders",
+]
 
 #: File name endings that are taken for images, in lower case.
 EXTENSIONS = (
     ".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm",
     ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
+#: Folders that systems make beside images, in lower case; hidden ones are left out, too.
+SYSTEM_FOLDERS = (
+    "$recycle.bin", "#recycle", "#snapshot", "@__thumb", "@eadir", "@recycle", "__macosx",
+    "lost+found", "system volume information",
+)  # fmt: skip
+#: VOC's folders of masks, in lower case.
+MASKS = ("segmentationclass", "segmentationobject")
+#: Folders that hold photographs and are no class, in lower case.
+PHOTOGRAPHS = ("images", "jpegimages")
+#: Folders beside these that hold what is known of the photographs, in lower case.
+SIDECARS = (
+    "annotations", *MASKS, "ground_truth", "groundtruth", "gt", "imagesets", "labels", "mask",
+    "masks", "segmentations", "trimaps",
+)  # fmt: skip
 #: Folders of images that have their annotations beside them, in lower case.
 IMAGE_FOLDERS = ("images", "jpegimages", "test", "train", "val")
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Names of the folders in a folder, but hidden ones and those of annotations."""
+    """Names of the folders in a folder, sorted, and of links to folders.
+
+    Left out are those that systems make, annotations, masks, and links that lead back up.
+
+    Raises:
+        ValueError: the folder may not be read.
+    """
+    above = _folder_and_above(folder)
+    try:
+        with os.scandir(folder) as entries:
+            others = [e.name for e in entries if not e.is_file(follow_symlinks=False)]
+    except OSError as error:
+        _refuse(error)
+    names = [
+        name
+        for name in filter(_visible, others)
+        if os.path.isdir(folder / name) and _identity(folder / name) not in above
+    ]
+    photographs = any(name.lower() in PHOTOGRAPHS for name in names)
+    no_classes = SIDECARS if photographs else ("annotations", *MASKS)
+    return sorted(name for name in names if name.lower() not in no_classes)
+
+
+def image_folders(folder: Path) -> list[str]:
+    """Those of :func:`subfolders` that hold images, at any depth."""
     return [
-        path.name
-        for path in folder.iterdir()
-        if _visible(path.name)
-        and path.is_dir()
-        and not (path.name.lower() == "annotations" and not find_files(path, EXTENSIONS))
+        name
+        for name in subfolders(folder)
+        if next(_files(folder / name, EXTENSIONS), None) is not None
     ]
 
 
 def find_files(folder: Path, endings: tuple[str, ...], *, deep: bool = True) -> list[Path]:
     """Files below a folder by the endings of their names, sorted by path; hidden ones are not.
 
+    Links to folders are followed, but each folder is visited once, and none that lies above.
+
     Raises:
         ValueError: a folder may not be read, so that files would be missed.
     """
-    found = []
-    for parent, folders, files in os.walk(folder, onerror=_refuse):
-        folders[:] = filter(_visible, folders) if deep else ()
-        found += [
-            Path(parent, name)
-            for name in files
-            if _visible(name) and name.lower().endswith(endings)
-        ]
-    return sorted(found, key=lambda path: path.as_posix())
+    return sorted(_files(folder, endings, deep=deep), key=lambda path: path.as_posix())
+
+
+def _files(folder: Path, endings: tuple[str, ...], *, deep: bool = True) -> Iterator[Path]:
+    visited = _folder_and_above(folder)
+
+    def is_new(path: str) -> bool:
+        before = len(visited)
+        visited.add(_identity(path))
+        return len(visited) > before
+
+    for parent, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        visible = sorted(name for name in folders if _visible(name)) if deep else ()
+        folders[:] = [name for name in visible if is_new(os.path.join(parent, name))]
+        for name in files:
+            if _visible(name) and name.lower().endswith(endings):
+                yield Path(parent, name)
+
+
+def _folder_and_above(folder: Path) -> set[tuple[int, int]]:
+    """Identities of a folder and of all folders above it, by its path and by what it links to."""
+    paths = (Path(os.path.abspath(folder)), Path(os.path.realpath(folder)))
+    return {_identity(place) for path in paths for place in (path, *path.parents)}
+
+
+def _identity(path: str | Path) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        _refuse(error)
+    return status.st_dev, status.st_ino
 
 
 def annotation_folder(root: Path) -> Path | None:
@@ -112,8 +181,8 @@ def _common_end(first: Path, second: Path) -> int:
 
 
 def _refuse(error: OSError) -> NoReturn:
-    raise ValueError(f"folder {error.filename!r} cannot be read: {error.strerror}")
+    raise ValueError(f"folder {str(error.filename)!r} cannot be read: {error.strerror}")
 
 
 def _visible(name: str) -> bool:
-    return not name.startswith(".") and name != "__MACOSX"
+    return not name.startswith(".") and name.lower() not in SYSTEM_FOLDERS

@@ -25,7 +25,9 @@ class _ListedImages(FileImages):
     ) -> None:
         if not os.path.isfile(file):
             raise ValueError(f"{str(file)!r} is no file; check the path")
-        annotations, labels = read(file, None if label_map is None else open_label_map(label_map))
+        annotations, labels, faults = read(
+            file, None if label_map is None else open_label_map(label_map)
+        )
         if not annotations:
             raise ValueError(f"{str(file)!r} lists no images")
         tried = list(folders(file))
@@ -44,7 +46,8 @@ class _ListedImages(FileImages):
             )
             for path, annotation in annotations.items()
         ]
-        super().__init__(root, file.stem, labels, entries)
+        given = None if label_map is None else f"label map {str(label_map)!r}"
+        super().__init__(root, file.stem, labels, entries, labelled_by=given, faults=faults)
 
 
 class CocoImages(_ListedImages):

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from .digits import PhotoDigits
-from .folders import ImageFolder, Split
+from .folders import ImageFolder
 from .listings import CocoImages, TableImages
 from .samples import ImageData
 from .subsets import limited
+from .trees import Split
 
 __all__ = ["open_data"]
 
@@ -28,7 +29,8 @@ def open_data(
         name_or_path: ``"photo-digits"``, the embedded benchmark; a folder that
             :class:`ImageFolder` reads; a ``.json`` that :class:`CocoImages` reads; or a ``.csv``
             that :class:`TableImages` reads.
-        split: ``"val"`` or ``"train"``; without effect where there are no splits.
+        split: ``"val"``, ``"train"`` or ``"test"``, which photo-digits is without; without effect
+            where there are no splits.
         size: number of samples: as many as photo-digits is to make (500 by default), or the
             limit of a subset of other data (all by default).
         seed: the series of photo-digits, or the choice of the subset.
@@ -43,6 +45,8 @@ def open_data(
     if name_or_path == PhotoDigits.name:
         if label_map is not None:
             raise ValueError(f"a label map is not for {PhotoDigits.name!r}, whose labels are fixed")
+        if split == "test":
+            raise ValueError(f"split must be 'train' or 'val' for {PhotoDigits.name!r}, got 'test'")
         return PhotoDigits(split, 500 if size is None else size, seed)
     path = Path(name_or_path)
     if not os.path.exists(path):

@@ -21,6 +21,8 @@ class Sample(NamedTuple):
         image_id: names the image across runs and machines; seeds its random draws.
         box_labels: (K,) int64, class index of what is in each box, -1 where it is not known;
             None where every box is of the image's own class.
+        own: (K,) bool, which boxes are of the image's own class, for a sample whose labels were
+            taken away; None where the labels tell.
     """
 
     image: NDArray[np.uint8]
@@ -28,19 +30,27 @@ class Sample(NamedTuple):
     boxes: NDArray[np.float32]
     image_id: str
     box_labels: NDArray[np.int64] | None = None
+    own: NDArray[np.bool_] | None = None
+
+    @property
+    def is_own(self) -> NDArray[np.bool_]:
+        """Which boxes are of the image's own class, (K,); none where its label is not known."""
+        if self.own is not None:
+            return self.own
+        if self.label is None or self.box_labels is None:
+            return np.full(len(self.boxes), self.label is not None)
+        return np.equal(self.box_labels, self.label)
 
     @property
     def own_boxes(self) -> NDArray[np.float32]:
-        """The boxes of the image's own class, (K', 4); none where its label is not known.
+        """The boxes of the image's own class, (K', 4), as :attr:`is_own` tells them.
 
         >>> boxes = np.array([[0, 0, 2, 2], [1, 1, 3, 3]], dtype=np.float32)
         >>> image = np.zeros((4, 4, 3), dtype=np.uint8)
         >>> Sample(image, 5, boxes, "a", np.array([7, 5])).own_boxes.tolist()
         [[1.0, 1.0, 3.0, 3.0]]
         """
-        if self.label is None:
-            return self.boxes[:0]
-        return self.boxes if self.box_labels is None else self.boxes[self.box_labels == self.label]
+        return self.boxes if (own := self.is_own).all() else self.boxes[own]
 
 
 def readable(path: PurePath | str) -> str:

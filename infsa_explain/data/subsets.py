@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..ranges import SEEDS
 from .samples import ImageData, Sample
 
-__all__ = ["Subset", "limited"]
+__all__ = ["Subset", "known_labels", "limited"]
 
 
 class Subset:
@@ -19,13 +20,15 @@ class Subset:
 
     def __init__(self, data: ImageData, indices: Sequence[int]) -> None:
         self.name, self.classes = data.name, data.classes
+        self.wnids: list[str] = getattr(data, "wnids", [])
+        self.labelled_by: str | None = getattr(data, "labelled_by", None)
+        self.numbered: bool = getattr(data, "numbered", False)
         self.data, self.indices = data, list(indices)
 
     @property
     def labels(self) -> list[int | None]:
         """Label of every sample."""
-        labels = _labels(self.data)
-        return [labels[i] for i in self.indices]
+        return _labels(self)
 
     @property
     def box_counts(self) -> list[int] | None:
@@ -67,7 +70,7 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
         seed: chooses the subset; with the same seed, smaller ones lie within larger ones.
 
     Raises:
-        ValueError: ``limit`` is below 1, or ``seed`` below 0.
+        ValueError: ``limit`` is below 1, or ``seed`` out of range.
 
     >>> from infsa_explain.data import PhotoDigits
     >>> data = PhotoDigits("val", size=5)
@@ -76,8 +79,7 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
+    SEEDS.require("seed", seed)
     if limit >= len(data):
         return data
     labels = _labels(data)
@@ -89,6 +91,14 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
     return Subset(data, sorted(i for _, _, i in sorted(rounds)[:limit]))
 
 
+def known_labels(data: ImageData) -> list[int | None] | None:
+    """Label of every sample, or None where they are not known without decoding images."""
+    if isinstance(data, Subset):
+        labels = known_labels(data.data)
+        return None if labels is None else [labels[i] for i in data.indices]
+    return getattr(data, "labels", None)
+
+
 def _labels(data: ImageData) -> list[int | None]:
-    known: list[int | None] | None = getattr(data, "labels", None)
+    known = known_labels(data)
     return [data[i].label for i in range(len(data))] if known is None else known

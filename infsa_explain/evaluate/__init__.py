@@ -10,6 +10,7 @@ from .batches import UNTRAINED, MapOptions, choose_methods
 from .deletion import Morf
 from .faithfulness import Infidelity, Sensitivity
 from .focus import Focus
+from .labelling import labelled
 from .localization import Boxes
 from .measuring import Measure, measure
 from .runs import RunFolder, describe_run, fingerprint, read_rows, unfinished
@@ -33,6 +34,7 @@ __all__ = [
     "choose_methods",
     "describe_run",
     "fingerprint",
+    "labelled",
     "measure",
     "read_rows",
     "unfinished",

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from infsa_metrics import class_logits, output_tensor
+from infsa_metrics.outputs import eval_mode
 from torch import nn
 
 from ..data.samples import ImageData
+from ..families import require_classes
 from .batches import Batch, require_finite
 from .rows import Row
 
@@ -18,7 +21,7 @@ __all__ = ["Accuracy"]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Every image is classified. Its model need not be a ViT, only give (B, C) logits.
+    """Every image is classified. Its model need not be a ViT, only give logits.
 
     Rows have ``label``, ``predicted``, ``classes`` (C), and ``rank`` of the label, 0 where the
     prediction is right; classes that tie with it count as before it. An image without a label, or
@@ -29,21 +32,25 @@ class Accuracy:
     """
 
     name: ClassVar[str] = "accuracy"
+    needs_labels: ClassVar[bool] = True
 
     amp: bool = False
 
     def check(self, model: nn.Module) -> None:
-        pass
+        require_classes(model, "accuracy")
 
     def check_data(self, data: ImageData) -> None:
         pass
 
     def rows(self, batch: Batch) -> Iterator[Row]:
+        model, images = batch.subject.model, batch.inputs
         with (
+            eval_mode(model),
             torch.no_grad(),
-            torch.autocast(batch.images.device.type, torch.bfloat16, enabled=self.amp),
+            torch.autocast(images.device.type, torch.bfloat16, enabled=self.amp),
         ):
-            logits = batch.model(batch.images).float().cpu()
+            raw = output_tensor(model(images))
+        logits = class_logits(raw).float().cpu()
         require_finite(logits, batch.samples)
         for sample, scores in zip(batch.samples, logits, strict=True):
             if sample.label is None or not 0 <= sample.label < len(scores):

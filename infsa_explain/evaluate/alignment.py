@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from infsa_metrics import centred_cosine, cosine, spearman
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from ..centrality import Perron, perron
 from ..data.samples import ImageData
 from ..functional import key_weights, linear_weights
 from ..graphs import Layer
+from ..ranges import MANY
 from ..solvers import survival_per_head
 from .batches import Batch
 from .rows import Row, number
@@ -35,11 +37,14 @@ class Alignment:
     """The linear weights of every layer and head against the Perron vector of their graph.
 
     One row per image, layer and head: ``side``, ``layer``, ``head``, ``value`` (the spectral
-    radius ρ), ``second`` (modulus of the second eigenvalue), ``gap``, ``residual``, ``converged``,
-    ``unique``, ``dead`` (whether the linear weights are all zero), ``invalid_rows``, ``seconds``
-    (of the layer's Perron vectors, per image and head), and for each measure (``cosine``,
-    ``centred``, ``spearman``) a mapping from vector to agreement. Undefined agreement (a zero or
-    constant vector, a graph without cycles) is None.
+    radius ρ), ``second`` (modulus of the second eigenvalue), ``gap``, ``residual``,
+    ``error_bound`` (of the Perron vector, 2-norm), ``converged``, ``unique``, ``resolved`` (as in
+    :class:`infsa_explain.centrality.Perron`), ``dead`` (whether the linear weights are all zero),
+    ``invalid_rows``, ``seconds`` (of the layer's Perron vectors, per image and head), and for each
+    measure (``cosine``, ``centred``, ``spearman``) a mapping from vector to agreement. Undefined
+    agreement is None: with a zero or constant vector, in a graph without cycles, and where there is
+    no Perron vector to compare with, because the error bound is above the tolerance or there are
+    several. ``left_out`` lists the vectors to which the last happened.
 
     Attributes:
         side: the Perron vector: ``"left"``, attention received, which the weights stand for, or
@@ -48,12 +53,13 @@ class Alignment:
         steps: numbers of steps k > 1 of the weights' own power iteration, q̄ ← Σ a_i q_i, to
             compare beside the weights; see :func:`infsa_explain.functional.linear_weights`.
         gamma: in place of the model's own γ, for ``invalid_rows``.
-        tol: residual, relative to the eigenvalue, at which a Perron vector is good enough.
+        tol: error bound, in the 2-norm, within which a Perron vector is good enough.
         control: whether to measure the model untrained, too.
         seed: of the untrained model.
     """
 
     name: ClassVar[str] = "align"
+    needs_labels: ClassVar[bool] = False
 
     side: Literal["left", "right"] = "left"
     layers: tuple[int, ...] | None = None
@@ -66,6 +72,8 @@ class Alignment:
     def check(self, model: nn.Module) -> None:
         if any(k < 2 for k in self.steps):
             raise ValueError(f"steps must each be at least 2, got {list(self.steps)}")
+        if any(k > MANY for k in self.steps):
+            raise ValueError(f"steps must each be at most {MANY}, got {list(self.steps)}")
         if self.side not in ("left", "right"):
             raise ValueError(f"side must be 'left' or 'right', got {self.side!r}")
 
@@ -102,15 +110,15 @@ def _layer(
     truth = perron(op, options.side, options.tol)
     seconds = (time.perf_counter() - began) / (op.shape[0] * op.shape[1])
     vectors = _vectors(layer, options)
+    truths = dict.fromkeys(vectors, truth)
+    if control is not None:
+        vectors["untrained"] = linear_weights(control.operator.q, control.operator.k)
+        truths["untrained"] = perron(control.operator, options.side, options.tol)
+    known = {name: _known(of) for name, of in truths.items()}
     agreement = {
-        measure: {vector: f(scores, truth.vector) for vector, scores in vectors.items()}
+        measure: {name: f(scores, known[name]) for name, scores in vectors.items()}
         for measure, f in MEASURES.items()
     }
-    if control is not None:
-        own = linear_weights(control.operator.q, control.operator.k)
-        fresh_truth = perron(control.operator, options.side, options.tol)
-        for measure, f in MEASURES.items():
-            agreement[measure]["untrained"] = f(own, fresh_truth.vector)
     survival = survival_per_head(op, layer.gamma if options.gamma is None else options.gamma)
     invalid = (1 - survival * op.double.row_sums() < 0).double().mean(-1)
     dead = (vectors["linear"] == 0).all(-1)
@@ -121,6 +129,7 @@ def _layer(
                 *at,
                 {
                     **_certificate(truth, at),
+                    "left_out": [name for name, of in truths.items() if _is_left_out(of, at)],
                     "dead": bool(dead[at]),
                     "invalid_rows": float(invalid[at]),
                     "seconds": seconds,
@@ -146,12 +155,24 @@ def _vectors(layer: Layer, options: Alignment) -> dict[str, Tensor]:
     }
 
 
+def _known(truth: Perron) -> Tensor:
+    """The Perron vectors, (B, H, N); NaN where they are not within the tolerance, or several."""
+    return truth.vector.masked_fill(~truth.converged[..., None], torch.nan)
+
+
+def _is_left_out(truth: Perron, at: tuple[int, int]) -> bool:
+    """Whether a graph with cycles has no one Perron vector that was found."""
+    return not truth.converged[at] and truth.value[at].item() != 0
+
+
 def _certificate(truth: Perron, at: tuple[int, int]) -> dict[str, Any]:
     return {
         "value": number(truth.value[at]),
         "second": number(truth.second[at]),
         "gap": number(truth.gap[at]),
         "residual": number(truth.residual[at]),
+        "error_bound": number(truth.error_bound[at]),
         "converged": bool(truth.converged[at]),
         "unique": bool(truth.unique[at]),
+        "resolved": bool(truth.resolved[at]),
     }

@@ -9,10 +9,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
+from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
 from ..data import ImageError
 from ..data.samples import ImageData, Sample
+from ..families import classifies, model_output, require_classes, vit_of
 from ..graphs import Graphs, attention_kinds, capture
 from ..methods import (
     UNTRAINED,
@@ -41,8 +43,10 @@ __all__ = [
 OnImage = Callable[[int], None]
 #: Takes the sentence that says which image could not be read, and why.
 OnSkip = Callable[[str], None]
-#: ``"predicted"`` on the clean image, ``"label"``, or one class for all, by number or name.
-Target = Literal["predicted", "label"] | int | str
+#: What is explained: ``"predicted"`` on the clean image, ``"label"``, one class for all by number
+#: or name, or ``"embedding"``.
+Target = Literal["predicted", "label", "embedding"] | int | str
+WORDS = ("predicted", "label", "embedding")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class MapOptions:
         gamma: in place of the model's own γ.
         target: the class that maps which are of a class explain, and that deletion follows:
             ``"predicted"`` on the clean image, ``"label"``, or one class of the model, by number
-            or by name.
+            or by name. For a model without a classifier ``"embedding"``: how far features stay
+            those of the clean image.
         seed: of the untrained model, and of what else draws.
     """
 
@@ -69,9 +74,19 @@ class MapOptions:
     target: Target = "predicted"
     seed: int = 0
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the images' labels must be those of the model's outputs."""
+        return self.target == "label"
+
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options, or a method for this model, will not do."""
-        if isinstance(self.target, str) and self.target not in ("predicted", "label"):
+        if self.target == "embedding" and classifies(model):
+            raise ValueError(
+                "target must be 'predicted', 'label' or a class for a model with a classifier, got "
+                "'embedding'; build it with num_classes=0 to follow its features"
+            )
+        if isinstance(self.target, str) and self.target not in WORDS:
             try:
                 class_index(model, self.target)
             except ValueError as error:
@@ -83,7 +98,7 @@ class MapOptions:
 
     def chosen(self, model: nn.Module) -> list[str]:
         """The methods, as :func:`choose_methods` has them."""
-        return choose_methods(model, self.methods, self.head)
+        return choose_methods(model, self.methods, self.head, self.target)
 
     def place(self, method: str) -> dict[str, Any]:
         """The layer and the head of a method, as arguments of ``explain``."""
@@ -95,16 +110,20 @@ class MapOptions:
 
 
 class Subject:
-    """A model that is measured, and the same model untrained."""
+    """A model that is measured, and the same model untrained.
+
+    Attributes:
+        model: as it was given.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._untrained: dict[int, nn.Module] = {}
 
-    def untrained(self, seed: int) -> nn.Module:
-        """The model with fresh weights, made once a seed."""
+    def untrained(self, model: nn.Module, seed: int) -> nn.Module:
+        """What is explained of the model with fresh weights, made once a seed."""
         if seed not in self._untrained:
-            self._untrained[seed] = untrained(self.model, seed)
+            self._untrained[seed] = untrained(model, seed)
         return self._untrained[seed]
 
 
@@ -116,13 +135,20 @@ class Batch:
 
     def __init__(self, subject: Subject, samples: Sequence[Sample]) -> None:
         self.subject, self.samples = subject, list(samples)
+        #: Images without a map, by method: every head is dead, or a gradient is zero.
+        self.missing: dict[str, set[str]] = {}
         self._untrained: dict[int, Graphs] = {}
         self._explanations: dict[Any, Explanation] = {}
 
     @property
     def model(self) -> nn.Module:
-        """The model that is measured."""
-        return self.subject.model
+        """What is explained: the ViT, without what only wraps it."""
+        return self.graphs.model
+
+    @property
+    def images(self) -> Tensor:
+        """(B, 3, h, w), as :attr:`model` takes them."""
+        return self.graphs.images
 
     @property
     def seeds(self) -> list[str]:
@@ -130,9 +156,9 @@ class Batch:
         return [sample.image_id for sample in self.samples]
 
     @cached_property
-    def images(self) -> Tensor:
-        """(B, 3, h, w), as the model takes them."""
-        return preprocess(self.model, [sample.image for sample in self.samples])
+    def inputs(self) -> Tensor:
+        """(B, 3, h, w), as the model that was given takes them."""
+        return preprocess(self.subject.model, [sample.image for sample in self.samples])
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -141,29 +167,37 @@ class Batch:
         Raises:
             ValueError: if an output of the model is NaN or infinite, or as :func:`capture`.
         """
-        graphs = capture(self.model, self.images)
+        graphs = capture(self.subject.model, self.inputs)
         require_finite(graphs.logits, self.samples)
         return graphs
+
+    def untrained(self, seed: int) -> nn.Module:
+        """:attr:`model` with fresh weights."""
+        return self.subject.untrained(self.model, seed)
 
     def untrained_graphs(self, seed: int) -> Graphs:
         """The token graphs of the model untrained."""
         if seed not in self._untrained:
-            self._untrained[seed] = capture(self.subject.untrained(seed), self.images)
+            self._untrained[seed] = capture(self.untrained(seed), self.images)
         return self._untrained[seed]
 
     @cached_property
-    def predicted(self) -> Tensor:
-        """(B,) the class predicted on the clean image, on the CPU."""
-        return self.graphs.logits.argmax(-1).cpu()
+    def predicted(self) -> list[int | None]:
+        """The class predicted on each clean image; None for a model without a classifier."""
+        if self.graphs.output == "embedding":
+            return [None] * len(self.samples)
+        return list(self.graphs.class_logits.argmax(-1).tolist())
 
     def targets(self, target: Target) -> Tensor:
-        """(B,) predicted classes, labels, or one class for all, on the CPU.
+        """(B,) predicted classes, labels, or one class for all, or (B, D) features, on the CPU.
 
         Raises:
             ValueError: for labels, if an image has none; for a class, if the model has no such.
         """
+        if target == "embedding" or self.graphs.output == "embedding":
+            return targets_of(self.graphs, None).cpu()
         if target == "predicted":
-            return self.predicted
+            return torch.tensor(self.predicted)
         if target != "label":
             return targets_of(self.graphs, target).cpu()
         labels = [sample.label for sample in self.samples]
@@ -188,6 +222,9 @@ class Batch:
                 gamma=options.gamma,
                 seeds=self.seeds,
             )
+            none = self._explanations[key].maps.isnan().all(-1).all(-1).tolist()
+            lacking = {seed for seed, lacks in zip(self.seeds, none, strict=True) if lacks}
+            self.missing.setdefault(method, set()).update(lacking)
         return self._explanations[key]
 
     def explanations(self, options: MapOptions) -> Iterator[tuple[str, Explanation]]:
@@ -210,7 +247,10 @@ def require_finite(logits: Tensor, samples: Sequence[Sample]) -> None:
 
 
 def choose_methods(
-    model: nn.Module, methods: Sequence[str] | None, head: int | None = None
+    model: nn.Module,
+    methods: Sequence[str] | None,
+    head: int | None = None,
+    target: Target = "predicted",
 ) -> list[str]:
     """The methods asked for, checked, or all that suit the model, and the head if there is one.
 
@@ -219,20 +259,50 @@ def choose_methods(
             without heads, and no control, beside a head.
     """
     kinds = attention_kinds(model)
+    without = target != "embedding" and not classifies(model)  # nothing for a class to be of
     if methods is None:
         every = [*applicable_methods(kinds), f"{UNTRAINED}visits"]
+        suited = [name for name in every if not (without and get_method(name).class_specific)]
         if head is None:
-            return every
-        return [name for name in every if get_method(name).heads or get_method(name).control]
+            return suited
+        return [name for name in suited if get_method(name).heads or get_method(name).control]
     check_place(methods, "last", head)
     for method in methods:
-        unsuited = kinds - get_method(method.removeprefix(UNTRAINED)).kinds
+        chosen = get_method(method)
+        if without and chosen.class_specific:
+            raise MethodNotApplicable(
+                f"method {method!r} explains a class, and the model has no classifier; "
+                "target='embedding' explains its features"
+            )
+        unsuited = kinds - chosen.kinds
         if unsuited:
             raise MethodNotApplicable(
                 f"method {method!r} is not for {', '.join(sorted(unsuited))} attention; "
                 f"this model takes {', '.join(applicable_methods(kinds))}"
             )
     return list(dict.fromkeys(methods))
+
+
+def check_output(model: nn.Module, target: Target, output: Output, what: str) -> None:
+    """Refuse to follow classes that a model does not have.
+
+    Raises:
+        ValueError: if the model has no classifier and the target is not ``"embedding"``, or the
+            output does not suit the model.
+    """
+    if target == "embedding":
+        model_output(model, output)
+        return
+    if not classifies(model):
+        raise ValueError(
+            f"{what} follows a class, and {type(model).__name__} has no classifier; give "
+            "target='embedding' to follow its features"
+        )
+    require_classes(model, what)
+    if output not in ("auto", "softmax", "sigmoid"):
+        raise ValueError(f"output must be 'auto', 'softmax' or 'sigmoid', got {output!r}")
+    if output == "softmax" and getattr(vit_of(model), "num_classes", None) == 1:
+        raise ValueError("output must be 'sigmoid' for a model with a single logit")
 
 
 def patch_scores(explanation: Explanation) -> Tensor:

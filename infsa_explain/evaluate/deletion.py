@@ -9,12 +9,14 @@ from typing import ClassVar, Literal
 import torch
 from infsa_metrics import FILLS, deletion_curve
 from infsa_metrics.deletion import PredictMasked
+from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
+from ..families import model_output
 from ..graphs import patch_grid
 from ..preprocessing import data_config
 from ..token_fills import patch_fill
-from .batches import Batch, MapOptions, patch_scores
+from .batches import Batch, MapOptions, check_output, patch_scores
 from .memory import Halving
 from .rows import Row, number
 
@@ -46,6 +48,8 @@ class Morf(MapOptions):
         batch_size: most masked images a forward pass; None for 2,048 patches' worth of them on
             the CPU, which is about where it is fastest, and 32,768 on a GPU.
         amp: bfloat16 autocast.
+        output: what the model's outputs are, ``"softmax"`` or ``"sigmoid"``; ``"auto"`` for what
+            the model says of itself. See :mod:`infsa_metrics.outputs`.
     """
 
     name: ClassVar[str] = "morf"
@@ -55,6 +59,7 @@ class Morf(MapOptions):
     floor: float | None = None
     batch_size: int | None = None
     amp: bool = False
+    output: Output = "auto"
 
     def __post_init__(self) -> None:
         if self.floor is None:
@@ -63,6 +68,7 @@ class Morf(MapOptions):
 
     def check(self, model: nn.Module) -> None:
         super().check(model)
+        check_output(model, self.target, self.output, "deletion")
         if not 0 <= (self.floor or 0) < 1:
             raise ValueError(f"floor must be a probability in [0, 1), got {self.floor}")
         if self.fill not in (*FILLS, "drop"):
@@ -106,9 +112,9 @@ class Morf(MapOptions):
                         "layers": list(explanation.layers),
                         "head": self.head_of(explanation),
                         "fill": self.fill,
-                        "target": int(targets[i]),
+                        "target": "embedding" if targets.ndim > 1 else int(targets[i]),
                         "label": sample.label,
-                        "predicted": int(batch.predicted[i]),
+                        "predicted": batch.predicted[i],
                         "p0": float(curve.probabilities[i, 0]),
                         "aoc": number(aoc[i]),
                         "auc": number(auc[i]),
@@ -124,9 +130,12 @@ def _mask(
     """``patch_fill`` of the options, with fewer than ``size`` at a time where memory runs out."""
     config = data_config(model)
     colours = {"mean": config["mean"], "std": config["std"]}
+    output = model_output(model, options.output)
     precision = torch.autocast(images.device.type, torch.bfloat16, enabled=options.amp)
     with precision:
-        inputs, predict = patch_fill(model, images, options.fill, **colours, seed=options.seed)
+        inputs, predict = patch_fill(
+            model, images, options.fill, output=output, **colours, seed=options.seed
+        )
 
     def predict_masked(inputs: Tensor, removed: Tensor) -> Tensor:
         def part(places: Sequence[int]) -> Tensor:

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from infsa_metrics import FILLS, infidelity, pixel_fill, sensitivity_max
+from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
+from ..families import model_output
 from ..graphs import capture
 from ..methods import get_method
 from ..methods.explaining import explain_graphs
 from ..preprocessing import data_config
-from .batches import UNTRAINED, Batch, MapOptions, patch_scores
+from .batches import UNTRAINED, Batch, MapOptions, check_output, patch_scores
 from .rows import Row, number
 
 __all__ = ["Infidelity", "Sensitivity"]
@@ -30,6 +31,7 @@ class Infidelity(MapOptions):
         fill: what removed patches become, a name of ``infsa_metrics.FILLS``.
         samples: squares of patches that are removed from an image.
         batch_size: masked images a forward pass.
+        output: as :class:`Morf` has it.
     """
 
     name: ClassVar[str] = "infidelity"
@@ -37,16 +39,23 @@ class Infidelity(MapOptions):
     fill: str = "mean"
     samples: int = 100
     batch_size: int = 64
+    output: Output = "auto"
 
     def check(self, model: nn.Module) -> None:
         super().check(model)
+        check_output(model, self.target, self.output, "infidelity")
         if self.fill not in FILLS:
             raise ValueError(f"unknown fill {self.fill!r}; one of {', '.join(FILLS)}")
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         config = data_config(batch.model)
         predict = pixel_fill(
-            batch.model, self.fill, mean=config["mean"], std=config["std"], seed=self.seed
+            batch.model,
+            self.fill,
+            output=model_output(batch.model, self.output),
+            mean=config["mean"],
+            std=config["std"],
+            seed=self.seed,
         )
         targets = batch.targets(self.target)
         for method, explanation in batch.explanations(self):
@@ -104,12 +113,12 @@ class Sensitivity(MapOptions):
     ) -> Tensor:
         """Maps of noisy copies of one image, all with its identity."""
         fresh = method.startswith(UNTRAINED)
-        model = batch.subject.untrained(self.seed) if fresh else batch.model
+        model = batch.untrained(self.seed) if fresh else batch.model
         explanation = explain_graphs(
             capture(model, images),
             get_method(method.removeprefix(UNTRAINED)),
             **self.place(method),
-            target=targets.to(torch.long),
+            target=targets,
             gamma=self.gamma,
             seeds=[identity] * len(images),
         )

@@ -11,7 +11,9 @@ import torch
 from infsa_metrics import effective_patches, entropy, gini, token_similarity
 from torch import Tensor, nn
 
+from ..families import unwrapped
 from ..randomisation import block_list
+from ..watching import forward_pass, watching
 from .batches import Batch, MapOptions, patch_scores
 from .rows import Row, number
 
@@ -45,7 +47,7 @@ class Focus(MapOptions):
                 fields = {name: number(value[i]) for name, value in values.items()}
                 yield {"image": sample.image_id, "method": method, **fields}
         similarity = _by_depth(batch.model, batch.images)
-        untrained = _by_depth(batch.subject.untrained(self.seed), batch.images)
+        untrained = _by_depth(batch.untrained(self.seed), batch.images)
         for i, sample in enumerate(batch.samples):
             yield {
                 "image": sample.image_id,
@@ -58,16 +60,12 @@ def _by_depth(model: nn.Module, images: Tensor) -> list[Tensor]:
     """Similarity of the tokens that leave each block, (B,) a block."""
     similarity: list[Tensor] = []
 
-    def hook(block: nn.Module, arguments: Any, output: Any) -> None:
+    def add(name: str, block: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         tokens = output[0] if isinstance(output, tuple) else output
         similarity.append(token_similarity(tokens.float()))
 
-    blocks = model.get_submodule(block_list(model)).children()
-    handles = [block.register_forward_hook(hook) for block in blocks]
-    try:
-        with torch.no_grad():
-            model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    model = unwrapped(model)
+    blocks = dict(model.get_submodule(block_list(model)).named_children())
+    with watching(blocks, after=add), forward_pass(model), torch.no_grad():
+        model(images)
     return similarity

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from ..data.samples import ImageData
 from ..preprocessing import frame_boxes
+from ..ranges import Range
 from .batches import Batch, MapOptions, patch_scores
 from .rows import Row, number
 
@@ -64,6 +65,7 @@ class Boxes(MapOptions):
             raise ValueError(f"tolerance must be a share of at least 0, got {self.tolerance}")
         if self.boxes not in ("all", "label"):
             raise ValueError(f"boxes must be 'all' or 'label', got {self.boxes!r}")
+        Range(0, 100).require("tolerance", self.tolerance)
 
     def check_data(self, data: ImageData) -> None:
         counts = getattr(data, "box_counts", None)
@@ -90,7 +92,7 @@ class Boxes(MapOptions):
                     "layers": list(explanation.layers),
                     "head": self.head_of(explanation),
                     "label": sample.label,
-                    "predicted": int(batch.predicted[i]),
+                    "predicted": batch.predicted[i],
                     **{key: number(values[i]) for key, values in measures.items()},
                     "precision": None
                     if curves[i].isnan().any()
@@ -104,7 +106,7 @@ def _masks(batch: Batch, options: Boxes) -> Tensor:
     masks = []
     for sample in batch.samples:
         boxes = sample.own_boxes if options.boxes == "label" else sample.boxes
-        framed = frame_boxes(batch.model, boxes, *sample.image.shape[:2])
+        framed = frame_boxes(batch.subject.model, boxes, *sample.image.shape[:2])
         masks.append(box_mask(framed, height, width))
     return torch.stack(masks).to(batch.images.device)
 

@@ -7,8 +7,10 @@ from typing import ClassVar, Protocol
 
 from torch import nn
 
+from ..data.matching import Labels
 from ..data.samples import ImageData, Sample
 from .batches import Batch, OnImage, OnSkip, Subject, sample_batches, warn
+from .labelling import labelled
 from .memory import Halving
 from .rows import Row
 
@@ -20,6 +22,10 @@ class Measure(Protocol):
 
     #: Names the measure in rows, summaries and on the command line.
     name: ClassVar[str]
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether images' labels must be those of the model's outputs; else they may be None."""
 
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the options will not do for a model."""
@@ -38,6 +44,7 @@ def measure(
     name: str = "model",
     checkpoint: str = "",
     batch_size: int = 16,
+    labels: Labels = "auto",
     on_row: Callable[[Row], None] = lambda row: None,
     on_image: OnImage = lambda images: None,
     on_skip: OnSkip = warn,
@@ -55,32 +62,41 @@ def measure(
         checkpoint: tells apart several trained from different seeds, in the rows; reports average
             them.
         batch_size: images at a time.
+        labels: how the images' labels become the model's, as
+            :func:`infsa_explain.data.match_labels` has it.
         on_row: called with every row as it is ready.
         on_image: called with the number of images just done, those left out among them.
         on_skip: called with a sentence for an image that cannot be read, which is left out.
 
     Returns:
         Rows with ``measure``, ``model``, ``checkpoint``, ``image``, and what the measure says. NaN
-        is None.
+        is None. Where a method has no map of an image, which counts as a constant map, the row has
+        ``no_map``, true.
 
     Raises:
-        ValueError: for options out of range, a method that does not suit the model, or images that
-            lack what is measured, such as boxes.
+        ValueError: for options out of range, a method that does not suit the model, images that
+            lack what is measured, such as boxes, or labels that a measure needs and that are not
+            the model's.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     for each in measures:
         each.check(model)
         each.check_data(data)
+    data = labelled(model, data, measures, labels).data
     subject = Subject(model)
 
     def of_samples(samples: Sequence[Sample]) -> list[Row]:
         batch = Batch(subject, samples)
-        return [
+        rows = [
             {"measure": each.name, "model": name, "checkpoint": checkpoint, **row}
             for each in measures
             for row in each.rows(batch)
         ]
+        for row in rows:
+            if row["image"] in batch.missing.get(row.get("method", ""), ()):
+                row["no_map"] = True
+        return rows
 
     of_as_many_as_fit = Halving(of_samples, batch_size, "images")
     rows: list[Row] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
@@ -17,10 +17,12 @@ from torch import nn
 
 from .. import __version__
 from ..checkpoints import fingerprint
+from ..data.matching import Labels
 from ..data.reading import read_json
 from ..data.samples import ImageData
 from ..files import append_alone, check_folder, naming, write_text
 from ..preprocessing import data_config
+from .labelling import labelled
 from .measuring import Measure
 from .rows import Row
 from .shards import Shard
@@ -244,15 +246,24 @@ def _differences(own: Any, theirs: Any, where: str = "") -> list[str]:
 
 
 def describe_run(
-    models: Mapping[str, nn.Module], data: ImageData, measures: Iterable[Measure]
+    models: Mapping[str, nn.Module],
+    data: ImageData,
+    measures: Sequence[Measure],
+    *,
+    labels: Labels = "auto",
 ) -> dict[str, Any]:
-    """What is needed to repeat a run, and to explain a difference."""
+    """What is needed to repeat a run, and to explain a difference.
+
+    Raises:
+        ValueError: the labels are not a model's, as :func:`infsa_explain.measure`.
+    """
     packages = ("torch", "timm", "numpy", "scipy")
     return {
         "models": {
             name: {
                 "weights": fingerprint(model),
                 "preprocessing": _plain(data_config(model)),
+                "labels": labelled(model, data, measures, labels).how,
             }
             for name, model in models.items()
         },

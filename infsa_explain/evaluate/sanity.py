@@ -14,6 +14,7 @@ from ..graphs import Graphs, capture
 from ..methods import get_method
 from ..methods.explaining import explain_graphs
 from ..randomisation import cascade
+from ..ranges import count as whole_number
 from .batches import UNTRAINED, Batch, MapOptions, patch_scores
 from .rows import Row, number
 
@@ -44,8 +45,11 @@ class Sanity(MapOptions):
         super().check(model)
         if not self.noise > 0:
             raise ValueError(f"noise must be above 0, got {self.noise}")
+        if self.noise > 10:
+            raise ValueError(f"noise must be at most 10 times the range, got {self.noise}")
         if self.draws < 1:
             raise ValueError(f"draws must be at least 1, got {self.draws}")
+        whole_number().require("draws", self.draws)
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         methods = [m for m in self.chosen(batch.model) if UNTRAINED not in m]

@@ -8,6 +8,7 @@ are read, how its models cut an image into tokens, and what its attention become
 from __future__ import annotations
 
 from . import huggingface_vits, released, timm_vits, torchvision_vits  # noqa: F401
+from .classes import class_names, number_of_classes
 from .refused import refusal
 from .registry import (
     AttentionFamily,
@@ -23,6 +24,14 @@ from .registry import (
     model_family,
     model_of,
 )
+from .wrappers import (
+    classifies,
+    first_argument,
+    model_output,
+    require_classes,
+    unwrapped,
+    vit_of,
+)
 
 __all__ = [
     "AttentionFamily",
@@ -31,11 +40,19 @@ __all__ = [
     "Reading",
     "attention_family",
     "attention_of",
+    "class_names",
+    "classifies",
     "convertible",
+    "first_argument",
     "forms_of",
     "known_attention",
     "known_models",
     "model_family",
     "model_of",
+    "model_output",
+    "number_of_classes",
     "refusal",
+    "require_classes",
+    "unwrapped",
+    "vit_of",
 ]

@@ -148,7 +148,13 @@ def data(model: Any) -> dict[str, Any]:
     return prepared
 
 
-@model_family("Hugging Face", is_supported, data)
+def classifies(model: Any) -> bool:
+    """Whether a model has a classifier: an identity stands for none."""
+    names = ("classifier", "cls_classifier")
+    return any(not isinstance(getattr(model, name, nn.Identity()), nn.Identity) for name in names)
+
+
+@model_family("Hugging Face", is_supported, data, classifies)
 def layout(model: Any, images: Tensor) -> Layout:
     """A class token, DeiT's distillation token or registers, then patches.
 

@@ -84,6 +84,7 @@ class ModelFamily(NamedTuple):
     matches: Matcher
     layout: Callable[[Any, Tensor], Layout]
     data: Callable[[Any], dict[str, Any]]
+    classifies: Callable[[Any], bool]
 
 
 class Forms(NamedTuple):
@@ -134,7 +135,10 @@ def attention_family(
 
 
 def model_family(
-    name: str, matches: Matcher, data: Callable[[Any], dict[str, Any]]
+    name: str,
+    matches: Matcher,
+    data: Callable[[Any], dict[str, Any]],
+    classifies: Callable[[Any], bool] = lambda model: getattr(model, "num_classes", None) != 0,
 ) -> Callable[[Callable[[Any, Tensor], Layout]], Callable[[Any, Tensor], Layout]]:
     """Register how models of a family lay out their tokens.
 
@@ -143,13 +147,14 @@ def model_family(
         matches: whether a model is of the family.
         data: of a model, what timm calls its ``pretrained_cfg``: how images are prepared. Its
             ``input_size`` holds whatever else the model says.
+        classifies: whether a model has a classifier; without, its outputs are features.
 
     Returns:
         A decorator for ``layout(model, images)``, with images (B, 3, H, W).
     """
 
     def register(layout: Callable[[Any, Tensor], Layout]) -> Callable[[Any, Tensor], Layout]:
-        _MODELS.append(ModelFamily(name, matches, layout, data))
+        _MODELS.append(ModelFamily(name, matches, layout, data, classifies))
         return layout
 
     return register

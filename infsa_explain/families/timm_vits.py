@@ -179,7 +179,15 @@ def data(model: nn.Module) -> dict[str, Any]:
     return {} if size is None else {"input_size": (3, *size)}
 
 
-@model_family("timm", lambda model: embedding(model) is not None, data)
+def classifies(model: Any) -> bool:
+    """Whether a model has classes, and its classifier was not replaced by an identity."""
+    if getattr(model, "num_classes", None) == 0:
+        return False
+    classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
+    return not isinstance(classifier, nn.Identity)
+
+
+@model_family("timm", lambda model: embedding(model) is not None, data, classifies)
 def layout(model: Any, images: Tensor) -> Layout:
     """Prefix tokens and pooling as timm's models name them."""
     embed = embedding(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import Tensor, nn
@@ -113,7 +114,8 @@ def is_torchvision(model: nn.Module) -> bool:
 def anew(model: Any) -> nn.Module:
     """A freshly initialised model of the same shape; its classifier starts at zero."""
     layers = model.encoder.layers
-    fresh: nn.Module = type(model)(
+    linear = [module for module in model.heads.modules() if isinstance(module, nn.Linear)]
+    fresh: Any = type(model)(
         model.image_size,
         model.patch_size,
         len(layers),
@@ -122,11 +124,13 @@ def anew(model: Any) -> nn.Module:
         model.mlp_dim,
         model.dropout,
         model.attention_dropout,
-        model.heads[-1].out_features,
+        linear[-1].out_features if linear else 1,
         model.representation_size,
         model.norm_layer,
     )
-    return fresh
+    if not linear:  # the classifier was replaced, by an identity as a rule
+        fresh.heads = copy.deepcopy(model.heads)
+    return fresh  # type: ignore[no-any-return]
 
 
 def data(model: Any) -> dict[str, Any]:
@@ -138,7 +142,12 @@ def data(model: Any) -> dict[str, Any]:
     }
 
 
-@model_family("torchvision", is_torchvision, data)
+def classifies(model: Any) -> bool:
+    """Whether a model's ``heads`` hold a layer: people replace them by an identity."""
+    return any(isinstance(module, nn.Linear) for module in model.heads.modules())
+
+
+@model_family("torchvision", is_torchvision, data, classifies)
 def layout(model: Any, images: Tensor) -> Layout:
     """A class token, then square patches."""
     return Layout(patches(images, (model.patch_size, model.patch_size)), 1, True)

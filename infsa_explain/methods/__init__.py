@@ -31,7 +31,7 @@ from .registry import (
     layer_method,
     model_method,
 )
-from .targets import class_index, class_names
+from .targets import class_index
 
 __all__ = [
     "METHODS",
@@ -42,7 +42,6 @@ __all__ = [
     "applicable_methods",
     "check_place",
     "class_index",
-    "class_names",
     "explain",
     "get_method",
     "layer_method",

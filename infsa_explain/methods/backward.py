@@ -19,11 +19,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from infsa_metrics import class_logits, output_tensor
 from torch import Tensor, nn
 
-from ..families import AttentionFamily, Reading
+from ..families import Reading
 from ..functional import INITIAL_GAMMA, linear_infsa, linear_weights, pure_infsa
-from ..graphs import Graphs, Layer, attention_layers, inputs_of, logits_of
+from ..graphs import Graphs, Layer, attention_layers, inputs_of
+from ..watching import forward_pass, watching
 from .registry import MethodNotApplicable
 
 __all__ = ["LayerGradients", "attention_matrix", "gradients"]
@@ -73,12 +75,12 @@ class LayerGradients:
 def gradients(graphs: Graphs, targets: Tensor) -> list[LayerGradients]:
     """The gradients of every attention layer, y being the logit of each image's target.
 
-    The model runs without autocast, in the mode that it is in, and is left as found. The result is
-    kept for as long as ``graphs`` are, or until another target is asked for.
+    The model runs in eval mode without autocast, and is left as found. The result is kept for as
+    long as ``graphs`` are, or until another target is asked for.
 
     Args:
         graphs: whose model and images are run again.
-        targets: (B,) long.
+        targets: (B,) long, classes; or (B, D), the features of a model without a classifier.
 
     Returns:
         One a layer, in the order of ``graphs.layers``.
@@ -98,34 +100,32 @@ _LATEST: WeakKeyDictionary[Graphs, tuple[Tensor, list[LayerGradients]]] = WeakKe
 
 
 def _backward(graphs: Graphs, targets: Tensor) -> list[LayerGradients]:
+    require_gradients(graphs.model)
+    families = attention_layers(graphs.model)
     layers: list[tuple[str, str, Callable[[Tensor], Reading]]] = []
     ends: list[Tensor] = []  # what enters a module, and what it gives, one after the other
 
-    def watch(name: str, family: AttentionFamily) -> Callable[..., None]:
-        def hook(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> None:
-            x, inputs = inputs_of(family, module, args, kwargs)
-            inputs = {k: v.detach() if isinstance(v, Tensor) else v for k, v in inputs.items()}
-            layers.append((name, family.kind, lambda x: family.read(module, x, **inputs)))
-            ends.extend((x, output if isinstance(output, Tensor) else output[0]))
+    def keep(
+        name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        family = families[name][1]
+        x, inputs = inputs_of(family, module, args, kwargs)
+        inputs = {k: v.detach() if isinstance(v, Tensor) else v for k, v in inputs.items()}
+        given = output if isinstance(output, Tensor) else output[0]
+        if not given.requires_grad:
+            raise MethodNotApplicable(f"no gradient passes through layer {name}")
+        layers.append((name, family.kind, lambda x: family.read(module, x, **inputs)))
+        ends.extend((x, given))
 
-        return hook
-
-    handles = [
-        module.register_forward_hook(watch(name, family), with_kwargs=True)
-        for name, (module, family) in attention_layers(graphs.model).items()
-    ]
-    with _recording(graphs.images):
-        try:
-            # Of the images, so that frozen parameters are no obstacle.
-            logits = logits_of(graphs.model(graphs.images.detach().clone().requires_grad_()))
-        finally:
-            for handle in handles:
-                handle.remove()
-        if not logits.requires_grad:
-            raise ValueError(f"the output of {type(graphs.model).__name__} has no gradient")
-        y = logits.gather(1, targets[:, None]).sum()  # images do not meet: one pass for all
+    with forward_pass(graphs.model), _recording(graphs.images):
+        # Of the images, so that frozen parameters are no obstacle.
+        images = graphs.images.detach().clone().requires_grad_()
+        modules = {name: module for name, (module, _) in families.items()}
+        with watching(modules, after=keep):
+            raw = output_tensor(graphs.model(images))
+        if not raw.requires_grad:
+            raise MethodNotApplicable(f"no gradient reaches the output of {_title(graphs.model)}")
+        y = scores_of(class_logits(raw, graphs.output), targets).sum()  # images do not meet
         slopes = torch.autograd.grad(y, ends, materialize_grads=True)
     ends = [x.detach() for x in ends[::2]]
     return [
@@ -134,6 +134,41 @@ def _backward(graphs: Graphs, targets: Tensor) -> list[LayerGradients]:
             layers, ends, slopes[::2], slopes[1::2], strict=True
         )
     ]
+
+
+def scores_of(outputs: Tensor, targets: Tensor) -> Tensor:
+    """y of each image, (B,): what its targets are in the model's outputs, (B, K).
+
+    The logit of a class, or the projection of the features on those of the clean image: their
+    cosine itself has no gradient there.
+    """
+    if targets.is_floating_point():
+        return (outputs * targets.to(outputs)).sum(-1)
+    return outputs.gather(1, targets[:, None]).squeeze(1)
+
+
+def require_gradients(model: nn.Module) -> None:
+    """Refuse a model whose gradients would be wrong or missing.
+
+    Raises:
+        MethodNotApplicable: if a layer is quantised, or a parameter was made in inference mode.
+    """
+    for name, module in model.named_modules():
+        cls = type(module)
+        if ".quantized." in f"{cls.__module__}.":
+            raise MethodNotApplicable(
+                f"gradients do not pass through the quantised layer {name} "
+                f"({cls.__name__}); explain the model before it is quantised"
+            )
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise MethodNotApplicable(
+            f"{_title(model)} was made under torch.inference_mode(), so nothing of it has a "
+            "gradient; build or load it outside"
+        )
+
+
+def _title(model: nn.Module) -> str:
+    return type(model).__name__
 
 
 def attention_matrix(layer: Layer) -> Tensor:

@@ -69,6 +69,7 @@ def degree(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
 
 
 @model_method("series")
-def series(graphs: Graphs, request: Request) -> Tensor:
+def series(graphs: Graphs, request: Request) -> Centrality:
     """The layer series S_L = Σ_t M⁽ᵗ⁾ … M⁽¹⁾ received from a uniform start, M = mean of γÂ."""
-    return centrality.series(graphs.operators, [request.gamma_of(layer) for layer in graphs.layers])
+    gammas = [request.gamma_of(layer) for layer in graphs.layers]
+    return centrality.certified_series(graphs.operators, gammas)

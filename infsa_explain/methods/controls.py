@@ -19,7 +19,7 @@ def random(graphs: Graphs, request: Request) -> Tensor:
     for seed in request.seeds:
         digest = hashlib.sha256(f"random map of {seed}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-        rows.append(torch.rand(patches, generator=generator))
+        rows.append(torch.rand(patches, generator=generator, dtype=torch.float32))
     return with_prefix(torch.stack(rows), graphs)
 
 

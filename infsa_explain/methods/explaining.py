@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Unpack, cast
@@ -11,8 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from ..centrality import Centrality, Perron
+from ..families import unwrapped
 from ..graphs import (
     Graphs,
     Layer,
@@ -30,7 +34,9 @@ if TYPE_CHECKING:
     from ..pixels import AnyImage, Region
     from ..preprocessing import Framing
 
-__all__ = ["Explanation", "explain", "explain_graphs"]
+__all__ = ["Explanation", "Target", "explain", "explain_graphs"]
+
+PERRON_FIELDS = ("error_bound", "residual", "converged", "unique", "resolved", "value", "second")
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,12 @@ class Explanation:
         method: the method's name.
         layers: indices of the layers that were used.
         heads: indices of the heads that were used, or None for a method without heads.
-        diagnostics: of the layers used, each (L, B, H): ``dead_heads`` bool (a control uses none,
+        diagnostics: of the layers used, each (L, B, H), NaN (``dead_heads``: false) for heads that
+            a layer with fewer lacks: ``dead_heads`` bool (a control uses none,
             and has those of all), and where the method has them ``min_absorption``,
-            ``invalid_rows``, ``error_bound`` (relative), ``residual``, ``converged``, ``unique``.
+            ``invalid_rows``, ``error_bound`` (of the scores, relative; of a Perron vector, unit
+            2-norm), ``residual``, ``converged``, ``unique``, ``resolved``, ``value``, ``second``.
+            The bound of a method of the whole model, such as ``series``, is (B,).
         logits: (B, C), of the pass that was explained.
         framing: where the model's preprocessing puts an image; None where the model does not say,
             or the images were of another size than it makes them.
@@ -141,8 +150,10 @@ def explain(
         head: an index, or None for the mean over heads; left out for methods without heads, which
             are those of the whole model, and Grad-CAM.
         target: the class to explain, by number or by name (``"goldfish"``) where the model has
-            ``class_names``; one for all images or one each; the predicted one if None. For methods
-            that are of a class; the others have one map whatever it is.
+            names; one for all images or one each; the predicted one if None. For methods that are
+            of a class; the others have one map whatever it is. A model with a single logit has two
+            classes, 0 for no and 1 for yes. For a model without a classifier ``"embedding"``: the
+            projection of its features on those of the clean image.
         gamma: survival per step in (0, 1) in place of the model's own γ (0.95 for softmax).
         seeds: B identities of the images, for methods that draw; their places in the batch if None.
         untrained_seed: of the fresh weights, for ``untrained-`` methods.
@@ -154,8 +165,9 @@ def explain(
 
     Raises:
         ValueError: for an unknown method (the nearest are named), a layer, head or target out of
-            range or that the method does not have, images that are none, or a method that is
-            constant or undefined for this kind of attention.
+            range or that the method does not have, images that are none, a method that is constant
+            or undefined for this kind of attention, or one that is of a class for a model without a
+            classifier.
 
     >>> import infsa_explain
     >>> from infsa_explain.data import PhotoDigits
@@ -165,6 +177,7 @@ def explain(
     """
     chosen = get_method(method)
     chosen.check(layer, head)
+    model = unwrapped(model)
     used = None if chosen.scope == "model" else _layers(layer, len(attention_layers(model)))
     return explain_graphs(
         capture(model, images, used),
@@ -178,6 +191,7 @@ def explain(
     )
 
 
+@torch.inference_mode(False)  # in which nothing has a gradient
 def explain_graphs(
     graphs: Graphs,
     method: Method,
@@ -201,7 +215,8 @@ def explain_graphs(
             f"{method.name} is of the whole model, and only layers {list(graphs.indices)} of "
             f"{depth} were captured"
         )
-    batch, heads, _ = graphs.operators[0].shape
+    require_class(graphs, method, target)
+    batch = len(graphs.logits)
     request = Request(
         gamma, list(range(batch)) if seeds is None else seeds, targets_of(graphs, target)
     )
@@ -213,30 +228,46 @@ def explain_graphs(
     if method.scope == "model":
         layers: tuple[int, ...] = () if method.control else tuple(range(depth))
         results = []
-        tokens = method.scores(graphs, request).float()
+        whole = method.scores(graphs, request)
+        tokens = (whole.scores if isinstance(whole, Centrality) else whole).float()
         alive = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
         tokens = tokens.where(alive, torch.nan)
     else:
-        layers = _layers(layer, depth)
+        layers, whole = _layers(layer, depth), None
         if method.heads:
-            used_heads = tuple(range(heads)) if head is None else (_head(head, heads),)
+            used_heads = _heads(graphs, layers, head)
         results = [method.scores(graphs.layer(i), request, graphs) for i in layers]
         per_layer = [
-            _layer_scores(result, graphs.layer(i), used_heads, graphs)
+            _layer_scores(result, graphs.layer(i), method.heads, head, graphs)
             for i, result in zip(layers, results, strict=True)
         ]
         tokens = torch.stack(per_layer).nanmean(0).float()
     dead = [dead_heads_of(graphs.layer(i)) for i in layers or range(depth)]
+    diagnostics = {"dead_heads": _stack(dead, fill=False), **_diagnostics(results)}
+    if isinstance(whole, Centrality):
+        diagnostics |= {"error_bound": whole.error_bound, "converged": whole.converged}
+    maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
+    _warn_of_missing(maps, method)
     return Explanation(
-        tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid),
+        maps,
         tokens,
         method.name,
         layers,
         used_heads,
-        {"dead_heads": torch.stack(dead), **_diagnostics(results)},
+        diagnostics,
         graphs.logits,
         _framing(graphs),
     )
+
+
+def _warn_of_missing(maps: Tensor, method: Method) -> None:
+    """Warn of images that have no map; the text is the same for all, so that it is said once."""
+    if maps.isnan().all(-1).all(-1).any():
+        zero = "its scores are zero everywhere"
+        if method.class_specific:
+            zero = "the gradient of what is explained is zero"
+        dead = "" if method.scope == "model" else ", or every head is dead"
+        warnings.warn(f"{method.name} has no map for some images (NaN): {zero}{dead}", stacklevel=3)
 
 
 #: The graphs of the models with fresh weights, by seed, of graphs that are in use.
@@ -268,18 +299,43 @@ def _framing(graphs: Graphs) -> Framing | None:
 def _layer_scores(
     result: Tensor | Centrality | Perron,
     layer: Layer,
-    heads: tuple[int, ...] | None,
+    has_heads: bool,
+    head: int | None,
     graphs: Graphs,
 ) -> Tensor:
     """(B, N) of one layer, summing to 1 over the patches; NaN where there is no map."""
-    if heads is None:
-        return _mean_over_heads(cast(Tensor, result)[:, None], (0,), graphs)
-    return _mean_over_heads(_scores(result, layer), heads, graphs)
+    if not has_heads:
+        return _mean_over_heads(cast(Tensor, result)[:, None], None, graphs)
+    return _mean_over_heads(_scores(result, layer), head, graphs)
 
 
-def _mean_over_heads(scores: Tensor, heads: tuple[int, ...], graphs: Graphs) -> Tensor:
+def require_class(graphs: Graphs, method: Method, target: Target) -> None:
+    """Refuse a map of a class where there are none, and nothing else was asked for.
+
+    Raises:
+        MethodNotApplicable: for a method that is of a class and a model without a classifier,
+            unless ``target`` is ``"embedding"``.
+    """
+    if method.class_specific and graphs.output == "embedding" and target is None:
+        raise MethodNotApplicable(
+            f"{method.name} explains a class, and the model has no classifier; give "
+            "target='embedding' to explain its features, or pass a model with a classifier"
+        )
+
+
+def _heads(graphs: Graphs, layers: tuple[int, ...], head: int | None) -> tuple[int, ...]:
+    """Indices of the heads that are used; of layers that differ, those of the one with most."""
+    counts = [graphs.layer(i).operator.shape[1] for i in layers]
+    if head is None:
+        return tuple(range(max(counts)))
+    words = "a whole number, or None for the mean over heads"
+    return (layer_index(head, min(counts), "head", words),)
+
+
+def _mean_over_heads(scores: Tensor, head: int | None, graphs: Graphs) -> Tensor:
     """(B, H, N) to (B, N): each head scaled to sum 1 over the patches, dead heads left out."""
-    scores = scores[:, list(heads)]
+    if head is not None:
+        scores = scores[:, [head]]
     total = scores[..., graphs.num_prefix_tokens :].sum(-1, keepdim=True)
     return (scores / total.where(total > 0, torch.nan)).nanmean(1)
 
@@ -299,9 +355,21 @@ def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tenso
         return {}
     names = {
         Centrality: ("error_bound", "converged", "min_absorption", "invalid_rows"),
-        Perron: ("residual", "converged", "unique", "value", "second"),
+        Perron: PERRON_FIELDS,
     }.get(type(results[0]), ())
-    return {name: torch.stack([getattr(result, name) for result in results]) for name in names}
+    return {name: _stack([getattr(result, name) for result in results]) for name in names}
+
+
+def _stack(per_layer: list[Tensor], fill: float = torch.nan) -> Tensor:
+    """(B, H) a layer to (L, B, H); ``fill`` stands for heads that a layer lacks.
+
+    Truth values become numbers where a layer lacks heads and ``fill`` is NaN.
+    """
+    most = max(x.shape[-1] for x in per_layer)
+    if all(x.shape[-1] == most for x in per_layer):
+        return torch.stack(per_layer)
+    wide = [x if x.is_floating_point() or not math.isnan(fill) else x.float() for x in per_layer]
+    return torch.stack([pad(x, (0, most - x.shape[-1]), value=fill) for x in wide])
 
 
 def _layers(layer: int | str, depth: int) -> tuple[int, ...]:

@@ -12,13 +12,17 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from threading import RLock
 
 import numpy as np
 import torch
+from infsa_metrics import class_logits, output_tensor
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from ..graphs import Graphs, logits_of, patch_grid
+from ..graphs import Graphs, patch_grid
+from ..watching import forward_pass
+from .backward import require_gradients, scores_of
 from .controls import with_prefix
 from .registry import Request, model_method
 
@@ -38,12 +42,13 @@ Attribute = Callable[[Logits, Tensor, int], Tensor]
 
 
 def pixel_method(name: str) -> Callable[[Attribute], Attribute]:
-    """Register an attribution of pixels as a method that scores tokens."""
+    """Register an attribution of pixels, from gradients, as a method that scores tokens."""
 
     def register(attribute: Attribute) -> Attribute:
         @model_method(name, class_specific=True)
         @wraps(attribute)
         def scores(graphs: Graphs, request: Request) -> Tensor:
+            require_gradients(graphs.model)
             pixels = pixel_attributions(attribute, graphs, request)
             return with_prefix(patch_means(pixels.abs().sum(1), graphs), graphs)
 
@@ -113,7 +118,7 @@ def gradient_shap(logits: Logits, image: Tensor, target: int) -> Tensor:
     shap = GradientShap(logits)
     passes = []
     for _ in range(SAMPLES // PASS):
-        noise = torch.randn(PASS, *image.shape[1:]).to(image)
+        noise = torch.randn(PASS, *image.shape[1:], dtype=torch.float32).to(image)
         passes.append(shap.attribute(image, noise, n_samples=PASS, stdevs=0.0, target=target))
     return torch.stack(passes).mean(0)
 
@@ -129,22 +134,32 @@ def pixel_attributions(attribute: Attribute, graphs: Graphs, request: Request) -
     dtype = next((parameter.dtype for parameter in model.parameters()), given.dtype)
     exact = torch.promote_types(given.dtype, torch.float32)
 
-    def logits(images: Tensor) -> Tensor:
-        return logits_of(model(images.to(given.device, dtype))).to(images)
+    def outputs(images: Tensor) -> Tensor:
+        raw = output_tensor(model(images.to(given.device, dtype)))
+        return class_logits(raw, graphs.output).to(images)
 
     rows = []
     with (
-        torch.inference_mode(False),
+        forward_pass(model),
         torch.no_grad(),  # Captum enables gradients itself, where it needs them
         torch.autocast(given.device.type, enabled=False),
     ):
-        for i, (seed, target) in enumerate(
-            zip(request.seeds, request.targets.tolist(), strict=True)
-        ):
+        for i, (seed, target) in enumerate(zip(request.seeds, request.targets, strict=True)):
             image = given[i : i + 1].detach().to("cpu", exact, copy=True).requires_grad_()
             with seeded(seed):
-                rows.append(attribute(logits, image, target))
+                if target.ndim:  # features: their projection on the clean image's is the one class
+
+                    def projection(images: Tensor, target: Tensor = target) -> Tensor:
+                        return scores_of(outputs(images), target.cpu())[:, None]
+
+                    rows.append(attribute(projection, image, 0))
+                else:
+                    rows.append(attribute(outputs, image, int(target)))
     return torch.cat(rows)
+
+
+#: Captum draws from generators that all threads share.
+_DRAWING = RLock()
 
 
 @contextmanager
@@ -152,8 +167,8 @@ def seeded(identity: int | str) -> Iterator[None]:
     """Seed the generators that Captum draws from, torch's and numpy's, and put them back after."""
     digest = hashlib.sha256(f"noise for {identity}".encode()).digest()
     seed = int.from_bytes(digest[:4], "big")
-    found = np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
+    with _DRAWING, torch.random.fork_rng(devices=[]):
+        found = np.random.get_state()  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         try:

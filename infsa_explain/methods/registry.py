@@ -49,7 +49,7 @@ class Request:
 
 
 LayerScores = Callable[[Layer, Request, Graphs], Tensor | Centrality | Perron]
-ModelScores = Callable[[Graphs, Request], Tensor]
+ModelScores = Callable[[Graphs, Request], Tensor | Centrality]
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Method:
         class_specific: whether its map is of a class, ``Request.targets``.
         heads: whether it scores each head of a layer.
         scores: layer scope: (layer, request, graphs) → (B, H, N), a ``Centrality`` or a
-            ``Perron``, or without heads (B, N); model scope: (graphs, request) → (B, N). Prefix
-            tokens included.
+            ``Perron``, or without heads (B, N); model scope: (graphs, request) → (B, N), or a
+            ``Centrality`` of that shape. Prefix tokens included.
         summary: one line, from the docstring.
         untrained: whether the map is that of the model with fresh weights.
     """

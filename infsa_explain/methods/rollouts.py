@@ -82,7 +82,7 @@ def mixing(layer: Layer) -> Tensor:
     else:
         matrix = layer.operator.dense()
     total = matrix.sum(-1, keepdim=True)
-    identity = torch.eye(matrix.shape[-1], device=matrix.device)
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return torch.where(total > 0, matrix / total.where(total > 0, 1), identity)
 
 

@@ -12,23 +12,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
+from ..families import class_names
 from ..graphs import Graphs
 
-__all__ = ["Target", "class_index", "class_names", "targets_of"]
+__all__ = ["Target", "class_index", "targets_of"]
 
 #: A class by number or name, for all images or one each; None for the predicted ones.
 Target: TypeAlias = int | str | Sequence[int | str] | Tensor | NDArray[Any] | None
 
 
-def class_names(model: nn.Module) -> list[str] | None:
-    """The names of a model's classes in the order of its outputs; None where it has none."""
-    names: Sequence[str] | None = getattr(model, "class_names", None)
-    return list(names) if names else None
-
-
 def class_index(model: nn.Module, name: str) -> int:
     """The class of that name, whatever its case, with spaces, underscores or hyphens.
+
+    The model's names are those of :func:`infsa_explain.families.class_names`. One of several
+    synonyms, separated by commas, is enough.
 
     What is no name and a number is the class of that number.
 
@@ -36,14 +35,13 @@ def class_index(model: nn.Module, name: str) -> int:
         ValueError: for a name that no class has, or several have; names the nearest.
 
     >>> import infsa_explain
-    >>> model = infsa_explain.load("infvit_linear_digits")
-    >>> model.class_names = ["zero", "Golden_Retriever", "goldfish"]
-    >>> class_index(model, "golden retriever"), class_index(model, "2")
+    >>> model = infsa_explain.load("infvit_linear_photos")
+    >>> class_index(model, "Goose"), class_index(model, "2")
     (1, 2)
     """
     names = class_names(model) or []
     found = [i for i, own in enumerate(names) if own == name]
-    found = found or [i for i, own in enumerate(names) if _plain(own) == _plain(name)]
+    found = found or [i for i, own in enumerate(names) if _plain(name) in _spellings(own)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -57,8 +55,9 @@ def class_index(model: nn.Module, name: str) -> int:
             f"target {name!r} is a name, and the model has none for its classes: give a number, or "
             "set its class_names"
         )
-    near = get_close_matches(_plain(name), [_plain(own) for own in names], n=3)
-    likely = [own for own in names if _plain(own) in near] or names[:3]
+    known = [spelling for own in names for spelling in _spellings(own)]
+    near = set(get_close_matches(_plain(name), known, n=3))
+    likely = [own for own in names if near & set(_spellings(own))] or names[:3]
     raise ValueError(
         f"target must be the name or the number of a class, got {name!r}; the model's classes are "
         f"{', '.join(map(repr, likely))}{', …' if len(likely) < len(names) else ''}"
@@ -66,14 +65,24 @@ def class_index(model: nn.Module, name: str) -> int:
 
 
 def targets_of(graphs: Graphs, target: Target) -> Tensor:
-    """The class that each image is explained for, (B,) long, on the model's device.
+    """What each image is explained for, on the model's device.
+
+    Returns:
+        (B,) long, classes; or (B, D), for a model without a classifier, features at unit length.
 
     Raises:
         ValueError: for a class that the model has no output for, or not one per image.
     """
-    batch, classes = graphs.logits.shape
+    if graphs.output == "embedding":
+        return _features(graphs.logits, target)
+    if isinstance(target, str) and target == "embedding":
+        raise ValueError(
+            "target must be a class, got 'embedding', which is for a model without a classifier "
+            "(num_classes=0)"
+        )
+    batch, classes = graphs.class_logits.shape
     if target is None:
-        return graphs.logits.argmax(-1)
+        return graphs.class_logits.argmax(-1)
     if isinstance(target, str):
         target = class_index(graphs.model, target)
     elif isinstance(target, np.ndarray):
@@ -86,6 +95,7 @@ def targets_of(graphs: Graphs, target: Target) -> Tensor:
         raise ValueError(
             f"target must be a class, or one per image ({batch}), got {target!r:.80}"
         ) from None
+    targets = targets.clone() if targets.is_inference() else targets
     if targets.ndim == 0:
         targets = targets.expand(batch)
     whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
@@ -99,6 +109,23 @@ def targets_of(graphs: Graphs, target: Target) -> Tensor:
             f"target must be a class of the model, 0 to {classes - 1}, got {targets.tolist()}"
         )
     return targets.long()
+
+
+def _features(features: Tensor, target: Target) -> Tensor:
+    """What is followed of a model without a classifier: the features (B, D), or those given."""
+    if isinstance(target, Tensor) and target.shape == features.shape:
+        return normalize(target.to(features))
+    if target is not None and not (isinstance(target, str) and target == "embedding"):
+        raise ValueError(
+            "target must be 'embedding' for a model without a classifier, or the features "
+            f"themselves, {tuple(features.shape)}; got {target!r:.60}"
+        )
+    return normalize(features)
+
+
+def _spellings(name: str) -> list[str]:
+    """A name, and each of its synonyms."""
+    return [_plain(name), *map(_plain, name.split(","))]
 
 
 def _plain(name: str) -> str:

@@ -1,9 +1,10 @@
 """Alignment with the Perron vector: rows become a table of vectors, a table of layers, a picture.
 
 The question is not whether the cosine is high but whether it is higher than that of what costs
-nothing. An agreement that is undefined, because a head's weights are all zero or its graph has no
-cycle, counts as 0 in every mean, so that a model whose heads are half dead does not come out well;
-the share of such heads stands beside it.
+nothing. A head whose weights are all zero, or whose graph has no cycle, is dead: its agreement
+counts as 0, so that a model whose heads are half dead does not come out well. The mean over the
+heads that are alive stands beside it, and the number of dead ones. A head with no Perron vector to
+compare with, because none is proven or there are several, is left out of every mean and counted.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ __all__ = [
 
 #: What the paper reports for the cosine, arXiv 2603.00175; it gives no control beside it.
 PUBLISHED_COSINE = 0.985
+COUNTED = (
+    "dead: heads of an image whose vector is zero or whose graph has no cycle; 0 in every column "
+    "but `alive only`. unresolved: heads without one proven Perron vector; in no mean"
+)
 
 
 @dataclass(frozen=True)
@@ -58,20 +63,26 @@ class AlignmentSummary:
 
     Attributes:
         vector: ``linear``, the weights `a`, or what is compared beside them.
-        cosine, centred, spearman: higher is better, at most 1.
+        cosine, centred, spearman: higher is better, at most 1; dead heads count as 0.
+        alive: cosine over the heads that are not dead.
         behind: cosine of ``linear`` minus this vector's, on the same images; positive where the
             weights are better; None for ``linear`` itself.
-        undefined: share of (image, layer, head) without a defined cosine.
+        heads: number of (image, layer, head).
+        dead: how many of them have no cosine and count as 0.
+        left_out: how many have no Perron vector to compare with, and are in no mean.
         seeds: of the cosine.
     """
 
     model: str
     vector: str
     cosine: MeanInterval
+    alive: MeanInterval
     centred: MeanInterval
     spearman: MeanInterval
     behind: Difference | None
-    undefined: float
+    heads: int
+    dead: int
+    left_out: int
     seeds: Seeds
 
 
@@ -82,9 +93,9 @@ class LayerSummary:
     Attributes:
         value: spectral radius ρ of Â.
         gap: 1 − |λ₂|/ρ; power iteration gains a factor 1/(1 − gap) a step.
-        residual: the largest, relative to ρ.
-        unconverged, ambiguous, dead: shares of (image, head): Perron vector beyond the tolerance;
-            not unique; all linear weights zero.
+        error_bound: the largest of a Perron vector within the tolerance, 2-norm.
+        unresolved, ambiguous, dead: shares of (image, head): Perron vector not proven within the
+            tolerance; several of them; all linear weights zero.
         invalid_rows: share of rows with γ Σ_j Â_ij > 1, for which the walk is no chain.
         seconds: for the Perron vectors of all heads of one image.
     """
@@ -96,8 +107,8 @@ class LayerSummary:
     spearman: MeanInterval
     value: float
     gap: float
-    residual: float
-    unconverged: float
+    error_bound: float
+    unresolved: float
     ambiguous: float
     dead: float
     invalid_rows: float
@@ -123,10 +134,13 @@ def summarise_alignment(rows: Sequence[Row]) -> list[AlignmentSummary]:
             model,
             vector,
             bootstrap_mean(_per_image(own, "cosine", vector)),
+            bootstrap_mean(_per_image(own, "cosine", vector, alive=True)),
             bootstrap_mean(_per_image(own, "centred", vector)),
             bootstrap_mean(_per_image(own, "spearman", vector)),
             behind.get((model, vector)),
-            float(np.mean([row["cosine"][vector] is None for row in own])),
+            len(own),
+            sum(row["cosine"][vector] is None and not _left_out(row, vector) for row in own),
+            sum(_left_out(row, vector) for row in own),
             seeds(own, _agreement("cosine", vector)),
         )
         for model, own in groups.items()
@@ -148,9 +162,9 @@ def summarise_layers(rows: Sequence[Row]) -> list[LayerSummary]:
             bootstrap_mean(_per_image(own, "spearman", "linear")),
             _mean(own, "value"),
             _mean(own, "gap"),
-            max((row["residual"] for row in own if row["residual"] is not None), default=np.nan),
-            float(np.mean([not row["converged"] for row in own])),
-            float(np.mean([not row["unique"] for row in own])),
+            max((row.get("error_bound") or 0 for row in own if row["converged"]), default=np.nan),
+            float(np.mean([not _resolved(row) for row in own])),
+            float(np.mean([_several(row) for row in own])),
             _mean(own, "dead"),
             _mean(own, "invalid_rows"),
             _mean(own, "seconds") * (1 + max(row["head"] for row in own)),
@@ -159,13 +173,32 @@ def summarise_layers(rows: Sequence[Row]) -> list[LayerSummary]:
     ]
 
 
-def _per_image(rows: Sequence[Row], measure: str, vector: str) -> NDArray[np.float64]:
-    """(n,) mean over layers and heads of each image; what is undefined counts as 0."""
-    return per_image(rows, unique(rows, "image"), _agreement(measure, vector))
+def _per_image(
+    rows: Sequence[Row], measure: str, vector: str, alive: bool = False
+) -> NDArray[np.float64]:
+    """(n,) mean over layers and heads of each image; dead ones count as 0, or not at all."""
+    counted = [row for row in rows if not _left_out(row, vector)]
+    if alive:
+        counted = [row for row in counted if row[measure][vector] is not None]
+    return per_image(counted, unique(rows, "image"), _agreement(measure, vector))
 
 
-def _agreement(measure: str, vector: str) -> Callable[[Row], float]:
-    return lambda row: row[measure][vector] or 0.0
+def _agreement(measure: str, vector: str) -> Callable[[Row], float | None]:
+    """The agreement of a row: 0 where it is dead, None where it is left out."""
+    return lambda row: None if _left_out(row, vector) else row[measure][vector] or 0.0
+
+
+def _left_out(row: Row, vector: str) -> bool:
+    return vector in row.get("left_out", ())  # older runs have none
+
+
+def _resolved(row: Row) -> bool:
+    return bool(row.get("resolved", row["converged"]))
+
+
+def _several(row: Row) -> bool:
+    """Whether a graph has several Perron vectors."""
+    return _resolved(row) and not row["unique"] and row["value"] != 0
 
 
 def _mean(rows: Sequence[Row], field: str) -> float:
@@ -176,11 +209,13 @@ def _mean(rows: Sequence[Row], field: str) -> float:
 ALIGNMENT_HEADINGS = (
     "model",
     "vector",
-    "cosine ↑ [95%]",
+    "cosine ↑ [95%], dead heads 0",
+    "cosine ↑ [95%], alive only",
     "centred cosine ↑ [95%]",
     "Spearman ↑ [95%]",
     "cosine of `linear` over it [95%]",
-    "undefined",
+    "dead",
+    "unresolved",
     "n",
 )
 
@@ -191,9 +226,13 @@ def alignment_table(summaries: Sequence[AlignmentSummary]) -> list[tuple[str, ..
         (
             s.model,
             s.vector,
-            *(interval_cell(value, 1, ".3f") for value in (s.cosine, s.centred, s.spearman)),
+            *(
+                interval_cell(value, 1, ".3f")
+                for value in (s.cosine, s.alive, s.centred, s.spearman)
+            ),
             difference_cell(s.behind, 1, "+.3f"),
-            f"{s.undefined:.1%}",
+            f"{s.dead} of {s.heads}",
+            f"{s.left_out} of {s.heads}",
             count_cell(s.cosine, s.seeds, 1, ".3f"),
         )
         for s in summaries
@@ -208,8 +247,8 @@ LAYER_HEADINGS = (
     "Spearman ↑ [95%]",
     "ρ",
     "gap",
-    "residual ≤",
-    "unconverged",
+    "error ≤",
+    "unresolved",
     "not unique",
     "dead heads",
     "invalid rows",
@@ -226,8 +265,8 @@ def layer_table(summaries: Sequence[LayerSummary]) -> list[tuple[str, ...]]:
             *(interval_cell(value, 1, ".3f") for value in (s.cosine, s.centred, s.spearman)),
             f"{s.value:.3f}",
             f"{s.gap:.2f}",
-            f"{s.residual:.0e}",
-            f"{s.unconverged:.1%}",
+            f"{s.error_bound:.0e}",
+            f"{s.unresolved:.1%}",
             f"{s.ambiguous:.1%}",
             f"{s.dead:.1%}",
             f"{s.invalid_rows:.1%}",
@@ -244,7 +283,7 @@ def _summarise(rows: Sequence[Row]) -> dict[str, Sequence[AlignmentSummary | Lay
 def _tables(summaries: dict[str, Any]) -> list[Table]:
     vectors, layers = summaries["vectors"], summaries["layers"]
     published = f"published: cosine {PUBLISHED_COSINE} (arXiv 2603.00175), without a control"
-    note = "\n".join(filter(None, (caution(s.cosine for s in vectors), published)))
+    note = "\n".join(filter(None, (caution(s.cosine for s in vectors), COUNTED, published)))
     title = "agreement with the Perron vector"
     return [
         Table(title, ALIGNMENT_HEADINGS, alignment_table(vectors), note),

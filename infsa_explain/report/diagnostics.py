@@ -24,14 +24,15 @@ def diagnostics(report: Report) -> Table:
         "rows for which the walk is no chain": _each(
             layers, lambda own: _worst_layer(own, "invalid_rows")
         ),
-        "Perron vectors beyond the tolerance": _each(
-            layers, lambda own: _worst_layer(own, "unconverged")
+        "Perron vectors that are not resolved": _each(
+            layers, lambda own: _worst_layer(own, "unresolved")
         ),
         "Perron vectors that are not unique": _each(
             layers, lambda own: _worst_layer(own, "ambiguous")
         ),
         "heads whose linear weights have no cosine": _each(
-            [s for s in vectors if s.vector == "linear"], lambda own: _percent(own[0].undefined)
+            [s for s in vectors if s.vector == "linear"],
+            lambda own: _percent(own[0].dead / own[0].heads),
         ),
         "patches whose score ties with another's": _each(morf, lambda own: _methods(own, _tied)),
         "images without a defined AOC": _each(

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ..data import ImageError
+from ..data.matching import first_synonym
 from ..data.samples import ImageData, Sample
-from ..evaluate import fingerprint
+from ..evaluate import fingerprint, labelled
 from ..evaluate.batches import Batch, MapOptions, Subject
 from ..evaluate.rows import Row
+from ..families import class_names
 from ..heatmap import overlay, whole
 from ..preprocessing import frame_boxes, visible_region
 from .tables import by_model, per_image, unique
@@ -124,7 +126,9 @@ def draw_gallery(
         for method in unique(own, "method")
     }
     wanted = {image for ranked in picks.values() for image in ranked}
-    samples = _samples(data, unique(rows, "image"), wanted)
+    asked = config.get("source", {}).get("labels", "auto")
+    images = {name: labelled(model, data, [options], asked).data for name, model in models.items()}
+    samples = {name: _samples(own, unique(rows, "image"), wanted) for name, own in images.items()}
     row_of = {(row["model"], row["method"], row["image"]): row for row in reversed(rows)}
     count = sum(map(len, picks.values()))
     side = min(SIDE, math.isqrt(PIXELS // max(1, count)))
@@ -132,7 +136,7 @@ def draw_gallery(
     plain: dict[str, int] = {}
     drawn: dict[str, dict[str, list[Picture]]] = {}
     for (model, method), ranked in picks.items():
-        batch = Batch(subjects[model], [samples[image] for image in ranked])
+        batch = Batch(subjects[model], [samples[model][image] for image in ranked])
         maps = batch.explanation(method, options).maps.cpu().numpy()
         pictures = []
         for sample, scores, (rank, value) in zip(batch.samples, maps, ranked.values(), strict=True):
@@ -143,7 +147,7 @@ def draw_gallery(
                     rank,
                     sample.image_id,
                     f"{100 * value:.1f}",
-                    _facts(row, models[model], data),
+                    _facts(row, models[model], images[model].classes),
                     plain.setdefault(_uri(pixels), len(plain)),
                     _uri(overlay(pixels, scores, region=whole(pixels)))
                     if np.isfinite(scores).all()
@@ -213,7 +217,7 @@ def _uri(pixels: NDArray[np.uint8]) -> str:
 def _boxes(batch: Batch, sample: Sample) -> list[tuple[float, float, float, float]]:
     """Boxes that the model sees, in percent of its frame: x, y, width, height."""
     height, width = batch.images.shape[-2:]
-    edges = frame_boxes(batch.model, sample.boxes, *sample.image.shape[:2]).numpy()
+    edges = frame_boxes(batch.subject.model, sample.boxes, *sample.image.shape[:2]).numpy()
     shares = 100 * edges / np.array([width, height, width, height])
     return [
         (round(x0, 2), round(y0, 2), round(x1 - x0, 2), round(y1 - y0, 2))
@@ -222,18 +226,25 @@ def _boxes(batch: Batch, sample: Sample) -> list[tuple[float, float, float, floa
     ]
 
 
-def _facts(row: Row, model: nn.Module, data: ImageData) -> str:
-    """Such as "a 3, taken for an 8"."""
-    names: list[str] | None = getattr(model, "class_names", None)
+def _facts(row: Row, model: nn.Module, classes: Sequence[str]) -> str:
+    """Such as "predicted 8 (93%), labelled 3".
+
+    Args:
+        row: of the image.
+        model: names its classes, or not.
+        classes: of the data, by the labels that are the model's.
+    """
+    names = [first_synonym(name) for name in class_names(model) or classes]
 
     def name(index: int) -> str:
-        classes = names or data.classes
-        return classes[index] if index < len(classes) else f"class {index}"
+        return names[index] if index < len(names) else f"class {index}"
 
+    label = row["label"]
+    if row["predicted"] is None:  # no classifier
+        return "" if label is None else f"labelled {name(label)}"
     predicted = f"predicted {name(row['predicted'])}"
     if "p0" in row and row["target"] == row["predicted"]:
         predicted += f" ({row['p0']:.0%})"
-    label = row["label"]
     if label is None:
         return predicted
     if label == row["predicted"]:

@@ -227,9 +227,15 @@ def _of_vectors(summaries: Sequence[AlignmentSummary], side: str) -> str:
             how = "are better" if _above(test) else "are worse" if _below(test) else ""
             told += f": {f'the weights {how}' if how else 'no difference is found'} ({_p(test)})"
         sentences.append(f"{told}.")
-    if linear.undefined:
+    if linear.dead:
         sentences.append(
-            f"Heads without a defined cosine, {linear.undefined:.1%}, count as 0 in the first."
+            f"Dead heads, {linear.dead / linear.heads:.1%}, count as 0 in the first; without them "
+            f"it is {_cosine(linear.alive)}."
+        )
+    if linear.left_out:
+        sentences.append(
+            f"Heads without one proven Perron vector, {linear.left_out / linear.heads:.1%}, are "
+            "left out."
         )
     return " ".join(sentences)
 

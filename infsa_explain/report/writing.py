@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Container, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ class Report:
 
     Attributes:
         summaries: by measure, as the measure's section has them.
+
+    Raises:
+        ValueError: if none of a measure's methods has a map of any image.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
+        rows, self.missing = _mapped(rows)
         self.rows: dict[str, list[Row]] = {}
         for row in rows:
             self.rows.setdefault(row["measure"], []).append(row)
@@ -36,11 +41,12 @@ class Report:
 
     def tables(self) -> list[Table]:
         """All tables, in the order of the measures."""
-        return [
-            table
-            for measure, summaries in self.summaries.items()
-            for table in SECTIONS[measure].tables(summaries)
-        ]
+        tables = []
+        for measure, summaries in self.summaries.items():
+            first, *others = SECTIONS[measure].tables(summaries)
+            note = "; ".join(filter(None, [first.note, self.missing.get(measure, "")]))
+            tables += [replace(first, note=note), *others]
+        return tables
 
     def faults(self) -> dict[str, str]:
         """Of the measures that have no value for any image: why, and what to do."""
@@ -70,6 +76,38 @@ def write_report(folder: Path, rows: Sequence[Row]) -> Report:
     for measure, own in report.rows.items():
         SECTIONS[measure].draw(folder, own)
     return report
+
+
+def _mapped(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
+    """Rows without those of methods that have no map at all, and a note for each measure.
+
+    Raises:
+        ValueError: if none of a measure's methods has a map.
+    """
+    seen: defaultdict[tuple[str, str, str], list[bool]] = defaultdict(list)
+    for row in rows:
+        if "method" in row:
+            seen[_key(row)].append(row.get("no_map", False))
+    none = {key for key, lacks in seen.items() if all(lacks)}
+    for measure, model, method in none:
+        if all(key in none for key in seen if key[0] == measure):
+            raise ValueError(
+                f"{measure}: {method} has no map of any image with {model}: its scores or "
+                "gradients are zero, or all heads are dead; choose another method"
+            )
+    notes: defaultdict[str, list[str]] = defaultdict(list)
+    for (measure, model, method), lacks in seen.items():
+        if all(lacks):
+            notes[measure].append(f"{method} of {model} has no map, and is left out")
+        elif any(lacks):
+            share = f"{sum(lacks)} of {len(lacks)} rows"
+            notes[measure].append(f"{method} of {model} has no map in {share}: constant there")
+    kept = [row for row in rows if "method" not in row or _key(row) not in none]
+    return kept, {measure: "; ".join(sentences) for measure, sentences in notes.items()}
+
+
+def _key(row: Row) -> tuple[str, str, str]:
+    return row["measure"], row["model"], row["method"]
 
 
 def _plain(value: Any) -> Any:

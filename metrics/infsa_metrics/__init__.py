@@ -17,6 +17,7 @@ from infsa_metrics.localization import (
     rank_accuracy,
     roc_auc,
 )
+from infsa_metrics.outputs import class_logits, class_probabilities, output_tensor
 from infsa_metrics.sanity import agreement, rank_correlation, ssim, stability
 from infsa_metrics.statistics import MeanInterval, PairedTest, bootstrap_mean, holm, paired_test
 
@@ -31,6 +32,8 @@ __all__ = [
     "bootstrap_mean",
     "box_mask",
     "centred_cosine",
+    "class_logits",
+    "class_probabilities",
     "cosine",
     "deletion_curve",
     "effective_patches",
@@ -41,6 +44,7 @@ __all__ = [
     "iou_at_best",
     "iou_at_mean",
     "mass_accuracy",
+    "output_tensor",
     "paired_test",
     "pixel_fill",
     "pointing_game",

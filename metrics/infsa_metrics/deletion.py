@@ -156,10 +156,13 @@ def deletion_curve(
     """Remove patches in the order of their scores and follow the target's probability.
 
     Args:
-        predict_masked: gives the class probabilities (n, K) of n images with some patches removed.
+        predict_masked: gives the class probabilities (n, K) of n images with some patches removed;
+            or features (n, D), of a model without a classifier.
         images: (B, C, H, W), never changed; or what else ``predict_masked`` takes for B images,
             in four dimensions, such as what it has computed of them once.
         targets: (B,) integer, the class to follow: usually the one predicted on the clean image.
+            Or (B, D) float, the features to stay close to: usually the clean image's own. What is
+            followed then is the cosine of the features, or 0 where that is negative.
         patch_scores: (B, gh, gw), finite; ranked once, higher is more relevant.
         order: ``"morf"`` removes the most relevant first; ``"lerf"`` walks the same ranking
             backwards.
@@ -200,11 +203,7 @@ def deletion_curve(
     size = len(images)
     scores = _flat_scores(patch_scores)
     _require(len(scores) == size, "patch_scores", f"{size} maps, one an image", len(scores))
-    whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
-    _require(whole, "targets", "class indices of an integer dtype", targets.dtype)
-    _require(targets.shape == (size,), "targets", f"shape ({size},)", tuple(targets.shape))
-    targets = targets.to("cpu", torch.long)
-    _require(bool((targets >= 0).all()), "targets", "class indices from 0", targets.tolist())
+    targets = _checked_targets(targets, size)
 
     ranking = rank_patches(patch_scores, seeds)
     if order == "lerf":
@@ -266,13 +265,38 @@ def _tied_share(scores: Tensor) -> Tensor:
     return (left | right).double().mean(1)
 
 
+def _checked_targets(targets: Tensor, size: int) -> Tensor:
+    """Targets on the CPU: (B,) long, classes, or (B, D) float64, features."""
+    if targets.ndim == 2 and targets.is_floating_point():
+        shape = tuple(targets.shape)
+        _require(len(targets) == size, "targets", f"features of shape ({size}, D)", shape)
+        usable = bool((targets.isfinite().all(-1) & (targets != 0).any(-1)).all())
+        _require(usable, "targets", "features that are finite and not all zero", "others")
+        return targets.detach().to("cpu", torch.float64)
+    whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
+    _require(whole, "targets", "class indices of an integer dtype", targets.dtype)
+    _require(targets.shape == (size,), "targets", f"shape ({size},)", tuple(targets.shape))
+    targets = targets.to("cpu", torch.long)
+    _require(bool((targets >= 0).all()), "targets", "class indices from 0", targets.tolist())
+    return targets
+
+
 def _target_probability(p: Array, targets: Tensor) -> Tensor:
-    """Pick each row's target from what ``predict_masked`` returned: (n, K) -> (n,)."""
+    """What is followed of the answers of ``predict_masked``, (n, K) -> (n,).
+
+    The probability of each row's class, or the cosine of each row's features, at least 0.
+    """
     is_array = isinstance(p, (Tensor, np.ndarray))
     proper = is_array and p.ndim == 2 and len(p) == len(targets)
     shape = tuple(p.shape) if is_array else type(p).__name__
     _require(proper, "predict_masked", f"probabilities of shape ({len(targets)}, K)", shape)
     p = to_tensor("predict_masked", p)
+    if targets.ndim == 2:
+        expected = f"features of shape ({len(targets)}, {targets.shape[1]})"
+        _require(p.shape == targets.shape, "predict_masked", expected, shape)
+        _require(bool(p.isfinite().all()), "predict_masked", "finite features", "NaN or infinity")
+        similarity = torch.cosine_similarity(p.to("cpu", torch.float64), targets)
+        return similarity.clamp(0, 1)
     largest = int(targets.max())
     _require(largest < p.shape[1], "targets", f"indices below K = {p.shape[1]}", largest)
     p_target = p.to("cpu", torch.float64).gather(1, targets[:, None]).squeeze(1)

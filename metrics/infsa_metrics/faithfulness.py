@@ -10,6 +10,7 @@ Source: Yeh et al. 2019, On the (In)fidelity and Sensitivity of Explanations (ar
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from infsa_metrics.arrays import Array, to_tensor
 from infsa_metrics.deletion import (
     PredictMasked,
+    _checked_targets,
     _flat_scores,
     _is_int,
     _require,
@@ -50,9 +52,11 @@ def infidelity(
     a side at every place, all as likely, as the authors take squares of 1 to 10 pixels.
 
     Args:
-        predict_masked: gives the class probabilities (n, K) of n images with some patches removed.
+        predict_masked: gives the class probabilities (n, K) of n images with some patches removed,
+            or features (n, D).
         images: (B, C, H, W), never changed.
-        targets: (B,) integer, the class that the maps explain.
+        targets: (B,) integer, the class that the maps explain; or (B, D) float, features, as
+            :func:`~infsa_metrics.deletion_curve` takes them.
         patch_scores: (B, gh, gw), finite.
         normalize: whether β is the factor that makes the error least, one per image, as the
             authors and Captum have it: scores then need no units, nor a sign, as β may be
@@ -97,7 +101,7 @@ def infidelity(
         def probability(kept: Tensor) -> Tensor:
             shown = images[i].expand(len(kept), *images.shape[1:])
             p = predict_masked(shown, (kept == 0).to(images.device))
-            return _target_probability(p, targets[i].expand(len(kept)))
+            return _target_probability(p, targets[i : i + 1].expand(len(kept), *targets.shape[1:]))
 
         def remove(kept: Tensor) -> tuple[Tensor, Tensor]:
             square = torch.stack(list(islice(to_come, len(kept))))
@@ -135,7 +139,8 @@ def sensitivity_max(
         explain: gives the maps (n, ...) of n images for n classes, without gradients enabled. A
             method that draws should draw alike for every image, or its own noise counts too.
         images: (B, C, H, W), never changed.
-        targets: (B,) integer, the class to explain; the same with noise and without.
+        targets: (B,) integer, the class to explain, or (B, D) float, features; the same with noise
+            and without.
         radius: above 0, in the units of ``images``.
         samples: noisy copies per image.
         seeds: B image identities; each seeds its own image's noise. ``None`` takes the place.
@@ -162,14 +167,15 @@ def sensitivity_max(
 
     images, targets, seeds = _checked(images, targets, seeds, batch_size)
     _require(_positive(samples), "samples", "an integer from 1", samples)
-    _require(radius > 0, "radius", "a number above 0", radius)
+    _require(0 < radius < math.inf, "radius", "a number above 0", radius)
 
     def of_image(i: int) -> Tensor:
         generator = _generator(seeds[i])
 
         def maps(shown: Tensor | tuple[Tensor]) -> tuple[Tensor]:
             batch = shown if isinstance(shown, Tensor) else shown[0]
-            found = explain(batch, targets[i].to(batch.device).expand(len(batch)))
+            target = targets[i : i + 1].to(batch.device)
+            found = explain(batch, target.expand(len(batch), *targets.shape[1:]))
             is_array = isinstance(found, (Tensor, np.ndarray))
             proper = is_array and found.ndim > 1 and len(found) == len(batch)
             got = tuple(found.shape) if is_array else type(found).__name__
@@ -178,7 +184,9 @@ def sensitivity_max(
             return (flat.where((flat != 0).any(1, keepdim=True), torch.nan),)
 
         def shake(batch: Tensor) -> Tensor:
-            draws = [torch.rand(batch.shape[1:], generator=generator) for _ in batch]
+            draws = [
+                torch.rand(batch.shape[1:], generator=generator, dtype=torch.float32) for _ in batch
+            ]
             return batch + (radius * (2 * torch.stack(draws) - 1)).to(batch)
 
         value: Tensor = captum_sensitivity_max(
@@ -215,13 +223,11 @@ def _checked(
     _require(images.ndim == 4, "images", "shape (B, C, H, W)", tuple(images.shape))
     _require(_positive(batch_size), "batch_size", "an integer from 1", batch_size)
     size = len(images)
-    whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
-    _require(whole, "targets", "class indices of an integer dtype", targets.dtype)
-    _require(targets.shape == (size,), "targets", f"shape ({size},)", tuple(targets.shape))
+    targets = _checked_targets(targets, size)
     seeds = range(size) if seeds is None else seeds
     proper = not isinstance(seeds, str) and len(seeds) == size
     _require(proper, "seeds", f"a sequence of {size} identities", repr(seeds)[:80])
-    return images, targets.to("cpu", torch.long), seeds
+    return images, targets, seeds
 
 
 def _positive(value: object) -> bool:

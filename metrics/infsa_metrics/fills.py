@@ -8,15 +8,15 @@ maps normalised images to their replacement. Figures made with different fills a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torchvision.transforms.v2.functional import gaussian_blur  # type: ignore[import-untyped, unused-ignore]
+from torch import Tensor
 
 from infsa_metrics.arrays import Array, to_tensor
 from infsa_metrics.deletion import PredictMasked
+from infsa_metrics.outputs import Output, class_probabilities, eval_mode, output_tensor
 
 #: images (B, C, H, W) -> what their removed pixels become, broadcastable to (B, C, H, W)
 Replacement = Callable[[Tensor], Tensor]
@@ -59,7 +59,13 @@ def mean_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: i
 @register_fill("black")
 def black_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
     """Black before normalisation: (0 − mean) / std in each channel."""
-    if mean is None or std is None or len(mean) != len(std) or min(std, default=0) <= 0:
+    if (
+        mean is None
+        or std is None
+        or len(mean) != len(std)
+        or min(std, default=0) <= 0
+        or not all(map(math.isfinite, [*mean, *std]))
+    ):
         got = f"mean={mean}, std={std}"
         raise ValueError(f"mean, std: expected one mean and one std > 0 a channel, got {got}")
     colour = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
@@ -76,6 +82,7 @@ def black_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: 
 @register_fill("blur")
 def blur_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: int) -> Replacement:
     """The image itself under a heavy Gaussian blur: σ = min(H, W) / 8, cut off at 3σ."""
+    from torchvision.transforms.v2.functional import gaussian_blur
 
     def replace(images: Tensor) -> Tensor:
         side = min(images.shape[-2:])
@@ -95,39 +102,45 @@ def noise_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: 
 
     def replace(images: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return torch.randn(images.shape[1:], generator=generator).to(images)
+        return torch.randn(images.shape[1:], generator=generator, dtype=torch.float32).to(images)
 
     return replace
 
 
 def pixel_fill(
-    model: Callable[[Tensor], Tensor],
+    model: Callable[[Tensor], Any],
     fill: str = "mean",
     *,
+    output: Output = "auto",
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     seed: int = 0,
 ) -> PredictMasked:
-    """Make ``predict_masked`` for a classifier: fill the removed patches' pixels, then classify.
+    """Make ``predict_masked`` for a model: fill the removed patches' pixels, then classify.
 
     A pixel belongs to the patch its centre lies in, so H and W need not be multiples of the grid
     that the mask's shape gives. A module is put in eval mode for each call, and left as found.
 
     Args:
-        model: normalised images (B, C, H, W) -> logits (B, K).
+        model: normalised images (B, C, H, W) -> logits (B, K), in any form that
+            :func:`~infsa_metrics.outputs.output_tensor` reads.
         fill: ``"mean"``, ``"black"``, ``"blur"``, ``"noise"``, or another name in ``FILLS``.
+        output: what the model's outputs are: ``"softmax"``, ``"sigmoid"``, ``"embedding"`` or
+            ``"auto"``; see :mod:`infsa_metrics.outputs`.
         mean: the preprocessing's mean, per channel in [0, 1]; only ``"black"`` needs it.
         std: the preprocessing's standard deviation, per channel; only ``"black"`` needs it.
         seed: of the ``"noise"`` pattern.
 
     Returns:
         ``predict_masked(images (B, C, H, W) float, removed (B, gh, gw) bool)``, which gives
-        probabilities (B, K), a softmax in float32 (float64 if the logits are), and changes
-        neither argument.
+        probabilities (B, K) in float32 (float64 if the logits are), or for ``"embedding"``
+        features (B, D), and changes neither argument.
 
     Raises:
-        ValueError: for an unknown fill or a missing ``mean`` or ``std``; on calling, for images or
-            a mask of the wrong shape or dtype, or a model that does not return logits (B, K).
+        ValueError: for an unknown fill or a missing ``mean`` or ``std``, or a model that says it
+            has no classifier (``num_classes`` 0) if ``output`` is not ``"embedding"``; on calling,
+            for images or a mask of the wrong shape or dtype, or a model that does not return
+            logits (B, K).
 
     Example:
         >>> def brightness(images):
@@ -139,17 +152,22 @@ def pixel_fill(
     """
     if fill not in FILLS:
         raise ValueError(f"fill: expected one of {', '.join(FILLS)}, got {fill!r}")
+    if output != "embedding" and getattr(model, "num_classes", None) == 0:
+        raise ValueError(
+            "model: expected a classifier, got num_classes = 0; give output='embedding' to follow "
+            "its features"
+        )
     replace = FILLS[fill](mean, std, seed)
 
     def predict_masked(images: Array, removed: Array) -> Tensor:
         images, removed = to_tensor("images", images), to_tensor("removed", removed)
         pixels = _pixel_mask(images, removed)
-        with _eval_mode(model):
-            logits = model(torch.where(pixels, replace(images), images))
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
-            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        with eval_mode(model):
+            raw = output_tensor(model(torch.where(pixels, replace(images), images)))
+        if len(raw) != len(images):
+            got = tuple(raw.shape)
             raise ValueError(f"model: expected logits of shape ({len(images)}, K), got {got}")
-        return logits.softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return class_probabilities(raw, output)
 
     return predict_masked
 
@@ -171,16 +189,3 @@ def _pixel_mask(images: Tensor, removed: Tensor) -> Tensor:
         for n, g in zip(sizes, grid, strict=True)
     )
     return removed[:, None, rows[:, None], columns].to(images.device)
-
-
-@contextmanager
-def _eval_mode(model: object) -> Iterator[None]:
-    """Hold a module in eval mode, and put back every submodule's own mode afterwards."""
-    training = [m for m in model.modules() if m.training] if isinstance(model, nn.Module) else []
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

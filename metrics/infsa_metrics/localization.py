@@ -217,7 +217,7 @@ def pointing_game(scores: Tensor, mask: Tensor, *, tolerance: float = 15) -> Ten
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"tolerance: expected a finite number of at least 0, got {tolerance}")
     highest = scores == scores.amax((1, 2), keepdim=True)
-    hits = highest & _dilated(mask, tolerance)
+    hits = highest & _dilated(mask, min(tolerance, math.hypot(*mask.shape[1:])))
     return hits.sum((1, 2)).double() / highest.sum((1, 2))
 
 
@@ -370,7 +370,7 @@ def box_mask(boxes: Array, height: int, width: int) -> Tensor:
         tensor([[ True,  True, False],
                 [False, False, False]])
     """
-    if height < 1 or width < 1:
+    if not (isinstance(height, int) and isinstance(width, int)) or min(height, width) < 1:
         raise ValueError(f"height, width: expected at least 1, got {height} and {width}")
     boxes = to_tensor("boxes", boxes)
     if boxes.ndim != 2 or boxes.shape[1] != 4:

@@ -209,7 +209,7 @@ def _pattern(shape: torch.Size, seed: int | str, draw: int) -> Tensor:
     """Standard-normal noise that an image's identity and the number of the draw decide."""
     digest = hashlib.sha256(f"noise {draw} of {seed}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    return torch.randn(shape, generator=generator)
+    return torch.randn(shape, generator=generator, dtype=torch.float32)
 
 
 def _maps_of(explain: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 Values = Tensor | NDArray[Any] | Sequence[float]
@@ -73,8 +73,8 @@ def bootstrap_mean(
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number in (0, 1), got {confidence}")
-    if resamples < 1:
-        raise ValueError(f"resamples: expected at least 1, got {resamples}")
+    if not isinstance(resamples, Integral) or resamples < 1:
+        raise ValueError(f"resamples: expected a whole number, at least 1, got {resamples}")
     x = _vector("values", values)
     x, excluded = x[~np.isnan(x)], int(np.isnan(x).sum())
     n = len(x)
@@ -156,6 +156,8 @@ def _bootstrap_interval(
     x: NDArray[np.float64], confidence: float, resamples: int, seed: int
 ) -> tuple[float, float]:
     """Return the BCa interval of the mean, or where that is undefined the percentile interval."""
+    from scipy import stats  # takes a while to import
+
     if np.ptp(x) == 0:
         return float(x[0]), float(x[0])
     digit = _LAST_DIGIT * np.spacing(abs(x).max())
@@ -186,6 +188,8 @@ def _bootstrap_interval(
 def _sign_flip_p(d: NDArray[np.float64], resamples: int, seed: int) -> float:
     if len(d) < 2:  # both signs of a single difference are equally extreme
         return 1.0 if len(d) else np.nan
+    from scipy import stats
+
     test = stats.permutation_test(
         (d,),
         np.mean,

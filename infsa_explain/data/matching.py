@@ -1,0 +1,349 @@
+"""The labels of a data set as a model numbers its classes.
+
+A data set numbers its classes in an order of its own, and a model its outputs. The two are brought
+together by the names of the classes. :func:`match_labels` does it, or says what does not match.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from .labels import normalised
+from .samples import ImageData, Sample
+from .subsets import known_labels
+
+__all__ = [
+    "LabelMismatch",
+    "Labels",
+    "Matched",
+    "first_synonym",
+    "labels_of",
+    "match_labels",
+    "without_labels",
+]
+
+#: How labels are matched: by name where there are names, by name alone, or by position.
+Labels = Literal["auto", "name", "position"]
+#: Share of a model's names that must be those of ImageNet, in its order, for it to be ImageNet.
+IMAGENET_SHARE = 0.95
+#: Names that an error shows.
+SHOWN = 3
+
+
+class LabelMismatch(ValueError):
+    """Labels of a data set that are not a model's; the message is one line with the mend."""
+
+
+class Matched(NamedTuple):
+    """A data set whose labels are those of a model's outputs.
+
+    Attributes:
+        data: the images.
+        how: how the labels were matched, in words: "by name", or "no labels used".
+    """
+
+    data: ImageData
+    how: str
+
+
+def match_labels(
+    data: ImageData,
+    names: Sequence[str] | None,
+    *,
+    outputs: int | None = None,
+    labels: Labels = "auto",
+) -> Matched:
+    """Give the images of a data set the labels that a model's outputs have.
+
+    Names match if they are the same by :func:`~infsa_explain.data.labels.normalised`. Synonyms are
+    separated by commas, as ImageNet has them. A WordNet id stands for the words that ImageNet has
+    for it. A class that several of the model's names fit does not match. Classes without an image
+    need not match. Labels that a label map gave are the model's already.
+
+    Args:
+        data: the images. Labels without any class names are taken as they are.
+        names: of the model's classes, in the order of its outputs; None if it has none.
+        outputs: number of the model's classes, where it is known.
+        labels: ``"name"`` matches by name. ``"position"`` takes the data's first class for the
+            model's first output, and so on. ``"auto"`` matches by name; if neither side has names
+            (the data's are the numbers from 0) and the numbers of classes agree, by position. A
+            table whose labels are numbers may have fewer.
+
+    Raises:
+        LabelMismatch: the labels cannot be matched; names some of the classes.
+        ValueError: for another value of ``labels``, or one beside a label map.
+
+    >>> from infsa_explain.data import PhotoDigits
+    >>> data = PhotoDigits("val", size=2)
+    >>> [sample.label for sample in data]
+    [8, 6]
+    >>> matched = match_labels(data, ["9", "8", "7", "6", "5", "4", "3", "2", "1", "0"])
+    >>> matched.how, [sample.label for sample in matched.data]
+    ('by name', [1, 3])
+    """
+    if labels not in get_args(Labels):
+        raise ValueError(f"labels must be 'auto', 'name' or 'position', got {labels!r}")
+    outputs = len(names) if outputs is None and names is not None else outputs
+    given: str | None = getattr(data, "labelled_by", None)
+    if given is not None and labels != "auto":
+        raise ValueError(f"labels={labels!r} and the {given} both give labels; leave one out")
+    used = _used(data)
+    if not used:
+        return Matched(data, "no labels used")
+    if given is None and not data.classes:
+        return Matched(data, "as the data numbers them: it has no class names")
+    if given is not None or labels == "position":
+        _require_outputs(data, used, outputs, given)
+        return Matched(data, given or "by position, asked for")
+    if names is None and labels == "auto" and _numbered(data.classes):
+        # The numbers in a table are labels, whichever of them there are.
+        fewer = getattr(data, "numbered", False) and len(data.classes) < (outputs or 0)
+        if len(data.classes) == outputs or fewer:
+            return Matched(data, "by position: neither side has class names")
+        raise LabelMismatch(
+            f"{data.name!r} numbers {len(data.classes)} classes, and the model has "
+            f"{outputs or 'an unknown number of'} outputs without names; {_mend(None)}"
+        )
+    if names is None:
+        raise LabelMismatch(
+            f"{data.name!r} names {_several(data.classes)}, and the model has no class names to "
+            f"match; {_mend(None)}"
+        )
+    return Matched(_by_name(data, names, used), "by name")
+
+
+def labels_of(data: ImageData, names: Sequence[str]) -> list[int | None]:
+    """For every class of a data set the class that has its name, or None where not one has.
+
+    Args:
+        data: with ``wnids`` or without.
+        names: of a model's classes.
+    """
+    found = _matches(data, names)
+    return [next(iter(labels)) if len(labels) == 1 else None for labels in found]
+
+
+def without_labels(data: ImageData) -> Matched:
+    """A data set without its labels; which boxes are of an image's own class is kept."""
+    return Matched(_Relabelled(data, [], None), "no labels used")
+
+
+class _Relabelled:
+    """A data set with other labels, by the label of each of its own; without any if None."""
+
+    def __init__(self, data: ImageData, classes: list[str], labels: Sequence[int] | None) -> None:
+        self.data, self.name, self.classes = data, data.name, classes
+        self._labels = labels
+
+    @property
+    def labels(self) -> list[int | None] | None:
+        """Label of every image; None where they are not known without decoding."""
+        known = known_labels(self.data)
+        if known is None or self._labels is None:
+            return None if known is None else [None] * len(known)
+        return [None if label is None else self._of(label) for label in known]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, i: int) -> Sample:
+        sample = self.data[i]
+        if self._labels is None:
+            return sample._replace(label=None, box_labels=None, own=sample.is_own)
+        boxes = sample.box_labels
+        return sample._replace(
+            label=None if sample.label is None else self._of(sample.label),
+            box_labels=None
+            if boxes is None
+            else np.array([self._of(label) for label in boxes.tolist()], dtype=np.int64),
+        )
+
+    def _of(self, label: int) -> int:
+        known = self._labels is not None and 0 <= label < len(self._labels)
+        return self._labels[label] if self._labels is not None and known else -1
+
+    def fingerprint(self) -> str:
+        """That of the data set as it is on disk."""
+        return self.data.fingerprint()
+
+
+def _used(data: ImageData) -> list[int]:
+    """The labels that images have; where they are not known without decoding, all there are."""
+    labels = known_labels(data)
+    if labels is None:
+        return list(range(len(data.classes))) or [0]
+    return sorted({label for label in labels if label is not None})
+
+
+def _require_outputs(
+    data: ImageData, used: Sequence[int], outputs: int | None, given: str | None
+) -> None:
+    """Refuse labels that the model has no output for."""
+    classes = len(data.classes)
+    beyond = [label for label in used if outputs is not None and label >= outputs]
+    if beyond and given is not None:
+        name = data.classes[beyond[0]] if beyond[0] < classes else ""
+        raise LabelMismatch(
+            f"the {given} gives {name!r} the label {beyond[0]}, and the model has the outputs 0 "
+            f"to {(outputs or 0) - 1}; give the label map of this model"
+        )
+    if beyond:
+        raise LabelMismatch(
+            f"{data.name!r} has {classes} classes, and the model {outputs} outputs; {_mend(None)}"
+        )
+
+
+def _numbered(classes: Sequence[str]) -> bool:
+    """Whether classes have no names but their numbers."""
+    return all(normalised(name) == str(i) for i, name in enumerate(classes))
+
+
+def _matches(data: ImageData, names: Sequence[str]) -> list[set[int]]:
+    """For every class of a data set the model's classes that its name may be of."""
+    wnids: Sequence[str] = getattr(data, "wnids", ()) or [""] * len(data.classes)
+    theirs = _Names(names)
+    return [theirs.find(name, wnid) for name, wnid in zip(data.classes, wnids, strict=True)]
+
+
+def _by_name(data: ImageData, names: Sequence[str], used: Sequence[int]) -> ImageData:
+    found = _matches(data, names)
+    lacking = [label for label in used if label >= len(found) or len(found[label]) != 1]
+    if lacking:
+        shown = [data.classes[i] if i < len(found) else f"number {i}" for i in lacking]
+        several = all(i < len(found) and len(found[i]) > 1 for i in lacking)
+        verb = "is" if len(shown) == 1 else "are"
+        verb += " among the names of several" if several else " not among the names"
+        raise LabelMismatch(
+            f"{_several(shown)} of {data.name!r} {verb} of the model's {len(names)} classes "
+            f"({_few(list(map(first_synonym, names)))}); {_mend(names)}"
+        )
+    labels = [next(iter(labels)) if len(labels) == 1 else -1 for labels in found]
+    holder: dict[int, str] = {}
+    for label in used:
+        name = data.classes[label]
+        other = holder.setdefault(labels[label], name)
+        if normalised(other) != normalised(name):
+            raise LabelMismatch(
+                f"{other!r} and {name!r} of {data.name!r} are both names of the model's class "
+                f"{names[labels[label]]!r}; {_mend(names)}"
+            )
+    return _Relabelled(data, list(map(first_synonym, names)), labels)
+
+
+class _Names:
+    """Names of classes, found by any spelling of theirs, the strictest first."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        wnids = _imagenet_wnids(names) or [_parts(name)[0] for name in names]
+        self._wnids = {wnid: label for label, wnid in enumerate(wnids) if wnid}
+        self._all_known = len(self._wnids) == len(names)
+        self._levels: list[defaultdict[str, set[int]]] = [defaultdict(set) for _ in range(4)]
+        for label, (name, wnid) in enumerate(zip(names, wnids, strict=True)):
+            for level, spellings in zip(self._levels, _spellings(name, wnid), strict=True):
+                for spelling in spellings:
+                    level[spelling].add(label)
+
+    def find(self, name: str, wnid: str = "") -> set[int]:
+        """Labels of the classes that a name may be of: one, none, or several."""
+        wnid = wnid or _parts(name)[0]
+        if wnid in self._wnids:
+            return {self._wnids[wnid]}
+        if wnid and self._all_known:
+            return set()
+        for level, spellings in zip(self._levels, _spellings(name, wnid), strict=True):
+            labels = set().union(*(level.get(spelling, set()) for spelling in spellings))
+            if labels:
+                return labels
+        return set()
+
+
+def _spellings(name: str, wnid: str) -> tuple[set[str], ...]:
+    """A name as it is; without what spellings differ in; its first synonym; all its synonyms."""
+    own, words = _parts(name)
+    texts = [words or name, *_wordnet(wnid)]
+    synonyms = [[normalised(part) for part in text.split(",")] for text in texts]
+    return (
+        {name},
+        {normalised(name), *map(normalised, texts)},
+        {parts[0] for parts in synonyms} - {""},
+        {part for parts in synonyms for part in parts} - {""},
+    )
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """The WordNet id that a name begins with, and the words after it; empty where there is none.
+
+    >>> _parts("n02085620-Chihuahua"), _parts("N01440764"), _parts("goose")
+    (('n02085620', 'Chihuahua'), ('n01440764', ''), ('', ''))
+    """
+    found = re.fullmatch(r"([nN]\d{8})(?:[\s_.,-]+(.*))?", name.strip())
+    return (found[1].lower(), found[2] or "") if found else ("", "")
+
+
+def first_synonym(name: str) -> str:
+    """The word to show for a class whose synonyms are separated by commas.
+
+    >>> first_synonym("n01440764, tench, Tinca tinca"), first_synonym("goose")
+    ('tench', 'goose')
+    """
+    return (_parts(name)[1] or name).split(",")[0].strip() or name
+
+
+def _wordnet(wnid: str) -> list[str]:
+    """What ImageNet calls a WordNet id; nothing for one that it does not have."""
+    try:
+        return [_imagenet("imagenet-1k").label_name_to_description(wnid)] if wnid else []
+    except KeyError:
+        return []
+
+
+@lru_cache(maxsize=2)
+def _imagenet(subset: str) -> Any:
+    from timm.data import ImageNetInfo  # imports torch
+
+    return ImageNetInfo(subset)
+
+
+def _imagenet_wnids(names: Sequence[str]) -> list[str]:
+    """WordNet ids of names that are those of an ImageNet, in its order; empty for any others.
+
+    Two classes of ImageNet-1K are called "crane", which only the order tells apart.
+    """
+    if len(names) < 1000:
+        return []
+    from timm.data import infer_imagenet_subset
+
+    subset = infer_imagenet_subset({"num_classes": len(names)})
+    if subset is None:
+        return []
+    info = _imagenet(subset)
+    same = [
+        not _spellings(name, "")[3].isdisjoint(_spellings(description, "")[3])
+        for name, description in zip(names, info.label_descriptions(), strict=True)
+    ]
+    return list(info.label_names()) if sum(same) >= IMAGENET_SHARE * len(names) else []
+
+
+def _several(names: Sequence[str]) -> str:
+    return f"class {names[0]!r}" if len(names) == 1 else f"classes {_few(names)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    """Some of the names, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(f"{name!r:.60}" for name in names[:SHOWN]) + more
+
+
+def _mend(names: Sequence[str] | None) -> str:
+    is_imagenet = names is not None and _imagenet_wnids(names)
+    known = "'imagenet-1k' or " if is_imagenet and len(names or ()) == 1000 else ""
+    return (
+        f"give a label map ({known}a file of the names by output: --label-map, label_map=), or "
+        "labels='position' (--labels position) if the data's classes are in the model's order"
+    )

@@ -1,0 +1,123 @@
+"""What a model calls its classes, and how many it has, whoever made it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from torch import nn
+
+from .registry import model_of
+
+__all__ = ["class_names", "number_of_classes"]
+
+#: Where models keep their classifier.
+CLASSIFIERS = ("classifier", "cls_classifier", "heads", "head", "fc")
+
+
+def class_names(model: nn.Module) -> list[str] | None:
+    """Names of a model's classes, in the order of its outputs; None if it has none.
+
+    They are looked for in this order: ``class_names``, which checkpoints of this package have;
+    ``label_names`` in timm's ``pretrained_cfg``; ``id2label`` in Hugging Face's ``config``, but not
+    its placeholders "LABEL_0"; ``categories`` in the ``meta`` of torchvision's weights, for a model
+    that has these as ``meta`` or ``weights``. A timm model with as many classes as an ImageNet has
+    is taken for one of that ImageNet, as timm itself does. Names that are more or fewer than the
+    classifier's outputs are passed over. Synonyms are separated by commas.
+
+    A model that only wraps another, without weights of its own, has the names of that model. One
+    without a classifier has none.
+
+    >>> from infsa_explain import load
+    >>> class_names(load("infvit_linear_photos"))[:2]
+    ['goldfish', 'goose']
+    """
+    for module in _chain(model):
+        family = model_of(module)
+        if family is not None and not family.classifies(module):
+            return None
+        number = _outputs(module)
+        for names in _own_names(module):
+            texts = [str(name).strip() for name in names]
+            if texts and all(texts) and number in (None, len(texts)):
+                return texts
+    return None
+
+
+def number_of_classes(model: nn.Module) -> int | None:
+    """How many classes a model tells apart, as its classifier says; None if it does not.
+
+    A single output answers a yes-or-no question: two classes.
+
+    >>> from infsa_explain import load
+    >>> number_of_classes(load("infvit_linear_digits", num_classes=3))
+    3
+    """
+    return next((number for module in _chain(model) if (number := _outputs(module))), None)
+
+
+def _chain(model: nn.Module) -> Iterator[nn.Module]:
+    """The model, the one module in it that has all of its weights, and so on."""
+    module: nn.Module | None = model
+    while module is not None:
+        yield module
+        weights = {id(parameter) for parameter in module.parameters()}
+        module = next(
+            (
+                child
+                for child in module.children()
+                if weights and {id(parameter) for parameter in child.parameters()} == weights
+            ),
+            None,
+        )
+
+
+def _outputs(module: Any) -> int | None:
+    """Number of classes by the last linear layer of the classifier, or by ``num_classes``."""
+    places = [getattr(module, name, None) for name in CLASSIFIERS]
+    for place in places:
+        layers = place.modules() if isinstance(place, nn.Module) else ()
+        widths = [layer.out_features for layer in layers if isinstance(layer, nn.Linear)]
+        if widths:
+            return 2 if widths[-1] == 1 else widths[-1]
+    number = getattr(module, "num_classes", None)
+    return max(number, 2) if isinstance(number, int) and number > 0 else None
+
+
+def _own_names(module: Any) -> Iterator[list[Any]]:
+    """Every list of names that a module has."""
+    yield _in_order(getattr(module, "class_names", None))
+    timms = getattr(module, "pretrained_cfg", None)
+    timms = timms if isinstance(timms, Mapping) else {}
+    described = timms.get("label_descriptions") or {}
+    labels = _in_order(timms.get("label_names"))
+    yield [f"{name}, {described[name]}" if name in described else name for name in labels]
+    named = _in_order(getattr(getattr(module, "config", None), "id2label", None))
+    yield [] if all(re.fullmatch(r"LABEL_\d+", str(name)) for name in named) else named
+    for meta in (
+        getattr(module, "meta", None),
+        getattr(getattr(module, "weights", None), "meta", None),
+    ):
+        yield _in_order(meta.get("categories")) if isinstance(meta, Mapping) else []
+    if timms:
+        yield list(_imagenet(getattr(module, "num_classes", 0)))
+
+
+def _in_order(names: Any) -> list[Any]:
+    """A list of names from one, or from names by index; empty for anything else."""
+    if isinstance(names, Mapping):
+        by_index = {int(i): name for i, name in names.items() if str(i).isdecimal()}
+        whole = by_index.keys() == set(range(len(names)))
+        return [by_index[i] for i in range(len(names))] if whole else []
+    return list(names) if isinstance(names, list | tuple) else []
+
+
+@lru_cache(maxsize=4)
+def _imagenet(number: int) -> tuple[str, ...]:
+    """What timm calls the classes of the ImageNet that has so many; none where none has."""
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset({"num_classes": number})
+    return () if subset is None else tuple(ImageNetInfo(subset).label_descriptions())
