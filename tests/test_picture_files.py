@@ -216,6 +216,21 @@ class TestGallery:
         same = ("--methods", "visits,perron", "--out", tmp_path / "a.png")
         assert cli(*command, *same)[0] == 0  # the same picture
 
+    def test_all_methods_follow_the_target(self, cli, tmp_path):
+        """Of a model without a classifier those of a class need its embedding."""
+        vit = infsa_explain.load(
+            "vit_softmax_digits", pretrained=False, num_classes=0, img_size=32, depth=1
+        )
+        save(vit, tmp_path / "features.safetensors")
+        options = ("--model", tmp_path / "features.safetensors", "--methods", "all", "--limit", 1)
+        widths = []
+        for more in ((), ("--target", "embedding")):
+            out = tmp_path / f"{len(widths)}.png"
+            assert cli("gallery", *options, *more, "--out", out)[0] == 0
+            with Image.open(out) as sheet:
+                widths.append(sheet.size[0])
+        assert widths[1] > 1.5 * widths[0]
+
     @pytest.mark.parametrize("ending", ["svg", "pdf", "jpg"])
     def test_formats(self, cli, tmp_path, ending):
         out = tmp_path / f"sheet.{ending}"

@@ -64,7 +64,7 @@ def map_images(
     check_folder(out)
     listed("--method", method)
     (network,) = load_models([model], [checkpoint] if checkpoint else [], device).values()
-    methods = drawn_methods("--method", method, [network], head)
+    methods = drawn_methods("--method", method, [network], head, target)
     data = PhotoDigits("val", 4, seed)
     digits = [] if images else [data[i] for i in range(len(data))]
     names = [readable(path.name) for path in images] or [digit.image_id for digit in digits]

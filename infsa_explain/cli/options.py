@@ -126,7 +126,7 @@ ClassOption = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="Class explained, by name or number.",
+        help="Class explained, by name or number; embedding for a model without a classifier.",
         show_default="the predicted one",
     ),
 ]
@@ -211,15 +211,19 @@ def chosen_output(output: str) -> Output:
 
 
 def drawn_methods(
-    option: str, values: Sequence[str], models: Iterable[nn.Module], head: int | None
+    option: str,
+    values: Sequence[str],
+    models: Iterable[nn.Module],
+    head: int | None,
+    target: str | None,
 ) -> list[str]:
-    """The names that an option lists; for 'all' those that suit every model, and the head."""
+    """The names that an option lists; for 'all' those that suit every model, head and target."""
     from ..evaluate import choose_methods
 
     names = listed(option, values)
     if "all" not in names:
         return names
-    first, *others = (choose_methods(model, None, head) for model in models)
+    first, *others = (choose_methods(model, None, head, target or "predicted") for model in models)
     return [name for name in first if all(name in other for other in others)]
 
 

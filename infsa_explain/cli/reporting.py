@@ -187,7 +187,7 @@ def gallery(
         methods = DRAWN[:1]
     listed("--methods", methods)
     networks = load_models(model, checkpoint, device)
-    names = drawn_methods("--methods", methods, networks.values(), head)
+    names = drawn_methods("--methods", methods, networks.values(), head, target)
     if images:
         none = np.zeros((0, 4), np.float32)
         samples = [Sample(read_image(path), None, none, readable(path.name)) for path in images]
