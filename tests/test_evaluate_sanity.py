@@ -104,5 +104,8 @@ def test_constant_maps_are_counted(model):
     assert {value for row in rows for value in row["spearman"]} == {None}
     (summary,) = summarise_sanity(rows)
     assert (summary.spearman[-1].n, summary.spearman[-1].excluded) == (0, 3)
+    with pytest.raises(ValueError, match="sanity: degree has no map of any image"):
+        Report(rows)
+    del rows[0]["no_map"]
     (table,) = Report(rows).tables()
     assert table.cells[0][-2:] == ("100%", "3")

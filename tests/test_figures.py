@@ -331,6 +331,7 @@ class TestLayerTable:
 
 
 class TestHeadGallery:
+    @pytest.mark.filterwarnings("ignore:.* has no map for some images")
     def test_every_head_and_a_dead_one(self, sample):
         model = infsa_explain.load("infvit_pure_digits")
         with torch.no_grad():  # queries of head 2, of width 16: zero

@@ -152,6 +152,7 @@ def test_prefix_tokens_have_their_share():
     assert sources.values.sum() == pytest.approx(1 - prefix.item(), abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* has no map for some images")
 def test_a_dead_head_has_no_map(sample, ground):
     model = infsa_explain.load("infvit_pure_digits")
     with torch.no_grad():
