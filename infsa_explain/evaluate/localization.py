@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -61,8 +60,6 @@ class Boxes(MapOptions):
 
     def check(self, model: nn.Module) -> None:
         super().check(model)
-        if not 0 <= self.tolerance < math.inf:
-            raise ValueError(f"tolerance must be a share of at least 0, got {self.tolerance}")
         if self.boxes not in ("all", "label"):
             raise ValueError(f"boxes must be 'all' or 'label', got {self.boxes!r}")
         Range(0, 100).require("tolerance", self.tolerance)
