@@ -162,11 +162,12 @@ def view(
 
     >>> import infsa_explain
     >>> model = infsa_explain.load("infvit_linear_digits")
-    >>> seen = view(model, np.zeros((224, 448, 3), dtype=np.uint8), boxes=[[112, 0, 224, 112]])
+    >>> wide = np.random.default_rng(0).integers(256, size=(224, 448, 3), dtype=np.uint8)
+    >>> seen = view(model, wide, boxes=[[112, 0, 224, 112]])
     >>> seen.pixels.shape, seen.boxes.tolist()  # the middle of a wide image
     ((224, 224, 3), [[0.0, 0.0, 112.0, 112.0]])
-    >>> seen.explain("visits", layer=2).caption
-    'visits, layer 2, mean of 8 heads'
+    >>> seen.explain("perron", layer=2).caption
+    'perron, layer 2, mean of 8 heads'
     """
     config = data_config(model)
     framed = np.asarray(np.zeros((0, 4)) if boxes is None else boxes, dtype=np.float64)
