@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .attribution import captum_attribution
-    from .conversion import convert
+    from .drawing.heatmap import overlay
     from .evaluate import measure
-    from .graphs import Graphs, capture
-    from .heatmap import overlay
-    from .inspector import inspect
     from .methods import METHODS, Explanation, explain
-    from .models import load
-    from .preprocessing import preprocess
+    from .methods.attribution import captum_attribution
+    from .models.conversion import convert
+    from .models.infvit import load
+    from .viewing.inspector import inspect
+    from .vits.capturing import Graphs, capture
+    from .vits.preprocessing import preprocess
 
 _HOME = {
     "METHODS": "methods",
     "Explanation": "methods",
-    "Graphs": "graphs",
-    "captum_attribution": "attribution",
-    "capture": "graphs",
-    "convert": "conversion",
+    "Graphs": "vits.capturing",
+    "captum_attribution": "methods.attribution",
+    "capture": "vits.capturing",
+    "convert": "models.conversion",
     "explain": "methods",
-    "inspect": "inspector",
+    "inspect": "viewing.inspector",
     "load": "models",
     "measure": "evaluate",
-    "overlay": "heatmap",
-    "preprocess": "preprocessing",
+    "overlay": "drawing.heatmap",
+    "preprocess": "vits.preprocessing",
 }
 
 __all__ = [

@@ -104,7 +104,7 @@ def _message(error: Exception) -> str:
     if isinstance(error, (ValueError, OSError)):
         return text
     if isinstance(error, (MemoryError, RuntimeError)):
-        from .evaluate.memory import out_of_memory  # imports torch, which ran here already
+        from .memory import out_of_memory  # imports torch, which ran here already
 
         if out_of_memory(error):
             return f"out of memory: take fewer or smaller images, or a smaller model ({text})"

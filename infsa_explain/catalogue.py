@@ -1,6 +1,7 @@
 """The names of our models in timm's registry, and what is known of the trained ones.
 
-Nothing heavy is imported, so that they are listed at once; :mod:`infsa_explain.models` builds them.
+Nothing heavy is imported, so that they are listed at once; :mod:`infsa_explain.models.infvit`
+builds them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ UNTRAINED = (
 
 def weights_file(name: str) -> str:
     """The path of a bundled checkpoint."""
-    return str(files("infsa_explain") / "weights" / f"{name}.safetensors")
+    return str(files("infsa_explain") / "models" / "weights" / f"{name}.safetensors")
 
 
 def card_facts(name: str) -> tuple[str, str, str, str]:

@@ -1,15 +1,17 @@
-"""Files that are written whole or not at all, or by one process alone."""
+"""Files: written whole or not at all; text and JSON read with errors that name the place."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 try:
     import fcntl
@@ -22,10 +24,14 @@ __all__ = [
     "check_folder",
     "make_folder",
     "naming",
+    "read_json",
+    "read_text",
     "replacing",
     "write_text",
 ]
 
+#: Files of labels and annotations are read whole, so larger ones are refused.
+MAX_BYTES = 1 << 30
 #: What the system says of a full disk, a full quota, and a file that is too large.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Free bytes below which a disk is taken for full, where a library does not say why it failed.
@@ -144,3 +150,45 @@ def append_alone(path: Path) -> BinaryIO:
     except OSError:
         pass  # a file system without locks
     return file
+
+
+def read_text(file: Path) -> str:
+    """Text of a file in UTF-8, with a byte order mark or without; line ends as they are.
+
+    Raises:
+        ValueError: it cannot be read, has more than 1 GiB, or is not UTF-8.
+    """
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ValueError(f"{str(file)!r} is larger than {MAX_BYTES} bytes; split it")
+        content = file.read_bytes()
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{str(file)!r}, line {line}: not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise ValueError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+
+
+def read_json(file: Path) -> Any:
+    """Content of a JSON file.
+
+    Raises:
+        ValueError: it is not JSON, has a key twice in one object, or as :func:`read_text`.
+    """
+    text = read_text(file)
+    try:
+        return json.loads(text, object_pairs_hook=_unambiguous)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{str(file)!r}, line {error.lineno}: no JSON, {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # numbers too long, lists too deep
+        raise ValueError(f"{str(file)!r} is no JSON that can be read: {error}") from None
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; of a key that is there twice one value would be lost."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        ((key, count),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {key!r:.40} {count} times")
+    return content

@@ -51,7 +51,7 @@ def onednn_multiplies(request, monkeypatch):
     """Whether products are oneDNN's, on any CPU that PyTorch has it for, faster there or not."""
     import torch
 
-    from infsa_explain import onednn
+    from infsa_explain.attention import onednn
 
     if request.param and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("PyTorch has no oneDNN here")

@@ -19,7 +19,7 @@ def run(arguments: list[Any], folder: Path, moment: int | None = None) -> int:
     -9 where it was killed; what it would be otherwise, where it ended before that.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["infsa_explain.bench.measuring", "infsa_explain.train"])
+    context.set_forkserver_preload(["infsa_explain.bench.measuring", "infsa_explain.training.loop"])
     process = context.Process(target=_child, args=(list(map(str, arguments)), folder, moment))
     process.start()
     process.join()
@@ -52,7 +52,9 @@ def _make_quick() -> None:
     """Train on little, and take a benchmark's word for how long it takes."""
     import torch
 
-    from infsa_explain import bench, recipes, train
+    from infsa_explain import bench
+    from infsa_explain.training import loop as train
+    from infsa_explain.training import recipes
 
     torch.set_num_threads(1)
     recipes.RECIPES = {"photo-digits": {"epochs": 3, "epoch_size": 12, "batch_size": 6}}

@@ -8,7 +8,7 @@ from timm.models import VisionTransformer
 from torch import nn
 
 import infsa_explain.models  # noqa: F401  (registers the models)
-from infsa_explain.attention import LinearInfSA, PureInfSA
+from infsa_explain.attention.layers import LinearInfSA, PureInfSA
 
 NAMES = {
     "linear": "infvit_linear_digits",

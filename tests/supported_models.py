@@ -1,4 +1,4 @@
-"""``docs/support_table.py``, whose models the tests try too."""
+"""``experiments/support_table.py``, whose models the tests try too."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import importlib.util
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def support_table():
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("support_table", DOCS / "support_table.py")
+    script = ROOT / "experiments" / "support_table.py"
+    spec = importlib.util.spec_from_file_location("support_table", script)
     module = importlib.util.module_from_spec(spec)
     sys.modules["support_table"] = module
     spec.loader.exec_module(module)

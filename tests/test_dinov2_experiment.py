@@ -1,4 +1,4 @@
-"""The experiment in docs/: blocks in two parts are the model, and load takes what it writes."""
+"""The DINOv2 experiment: blocks in two parts are the model, and load takes what it writes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import timm
 import torch
 from PIL import Image
 
-from infsa_explain.models import load
+from infsa_explain.models.infvit import load
 
-SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "dinov2_experiment.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "experiments" / "dinov2_experiment.py"
 NAME = "vit_tiny_patch16_224"
 TINY = {"depth": 3, "embed_dim": 24, "num_heads": 2, "patch_size": 8, "img_size": 32}
 

@@ -23,7 +23,6 @@ from torch import nn
 
 import infsa_explain
 import infsa_explain.models
-from infsa_explain.checkpoints import read_checkpoint
 from infsa_explain.data import PhotoDigits, Subset
 from infsa_explain.evaluate import (
     Accuracy,
@@ -39,8 +38,9 @@ from infsa_explain.evaluate import (
     measure,
     read_rows,
 )
-from infsa_explain.evaluate.memory import out_of_memory
 from infsa_explain.interrupting import ends_when_interrupted, says_when_interrupted
+from infsa_explain.memory import out_of_memory
+from infsa_explain.models.checkpoints import read_checkpoint
 
 #: A command that takes seconds, and ends with a table of other than ASCII letters.
 MORF = ("morf", "--limit", "3", "--steps", "2", "--methods", "degree,random")
@@ -216,12 +216,13 @@ class TestOutOfMemory:
                 torch.empty(2**60, dtype=torch.uint8)
             return room(self, images)
 
-        monkeypatch.setattr("infsa_explain.models.InfViT.forward", forward)
+        monkeypatch.setattr("infsa_explain.models.infvit.InfViT.forward", forward)
         code, stdout, stderr = cli("accuracy", "--limit", 5, "--batch-size", 4, "--json")
         assert code == 0 and json.loads(stdout)[0]["top1"]["n"] == 5
         assert stderr == ("warning: out of memory with 4 images at a time: going on with 2\n")
         monkeypatch.setattr(
-            "infsa_explain.models.InfViT.forward", lambda self, images: forward(self, [0] * 3)
+            "infsa_explain.models.infvit.InfViT.forward",
+            lambda self, images: forward(self, [0] * 3),
         )
         code, _, stderr = cli("accuracy", "--limit", 1)
         assert code == 1
@@ -423,7 +424,7 @@ def test_training_interrupted(cli, tmp_path, monkeypatch):
         (tmp_path / "last.pt").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("infsa_explain.train.train", stop)
+    monkeypatch.setattr("infsa_explain.training.loop.train", stop)
     kept = f"the epochs so far are kept in {tmp_path}: the same command with --resume goes on\n"
     assert cli("train", "--out", tmp_path) == (130, "", kept + "interrupted\n")
 

@@ -16,10 +16,10 @@ from infsa_explain.__main__ import main
 from infsa_explain.bench import Setting, plan
 from infsa_explain.data import PhotoDigits, limited
 from infsa_explain.evaluate import Alignment, Boxes, Sanity
-from infsa_explain.models import load
+from infsa_explain.models.infvit import load
 from infsa_explain.ranges import Range, count
-from infsa_explain.recipes import RANGES, Recipe, recipe_for
-from infsa_explain.train import train
+from infsa_explain.training.loop import train
+from infsa_explain.training.recipes import RANGES, Recipe, recipe_for
 
 NAN, INF, HUGE = math.nan, math.inf, 10**23
 WHOLE = "must be a whole number from"

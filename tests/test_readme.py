@@ -15,8 +15,8 @@ from PIL import Image
 import infsa_explain
 from infsa_explain.cli import app
 from infsa_explain.data import PhotoDigits
-from infsa_explain.graphs import capture
 from infsa_explain.methods import METHODS
+from infsa_explain.vits.capturing import capture
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

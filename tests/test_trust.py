@@ -17,14 +17,14 @@ from report_runs import write_run
 from safetensors.torch import save_file
 from timm.models import VisionTransformer
 
-from infsa_explain.checkpoints import read_checkpoint, save
 from infsa_explain.data import ImageFolder, Sample, TableImages, open_data, open_label_map
 from infsa_explain.data.annotations import read_coco
 from infsa_explain.evaluate import RunFolder, Shard, read_rows
 from infsa_explain.files import replacing, write_text
-from infsa_explain.mapping import write_maps
-from infsa_explain.models import load
+from infsa_explain.models.checkpoints import read_checkpoint, save
+from infsa_explain.models.infvit import load
 from infsa_explain.report import write_report
+from infsa_explain.viewing.writing import write_maps
 
 OUTSIDE = ("../../etc/passwd.jpg", "/etc/passwd.jpg", "a/../../b.jpg", "..", "a\0.jpg")
 CONFIG = {"data": {"images": 4}, "models": {"m": {}}, "measures": {}}
@@ -440,7 +440,7 @@ def test_a_run_folder_has_nothing_downloaded(cli, tmp_path, monkeypatch, options
         asked.append((name, checkpoint))
         raise ValueError(f"no {name} here")
 
-    monkeypatch.setattr("infsa_explain.models.load", load)
+    monkeypatch.setattr("infsa_explain.models.infvit.load", load)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.pt").touch()
     source = {"data": "photo-digits", "split": "val", "limit": 6, "seed": 0}
@@ -468,9 +468,9 @@ def test_a_run_folder_may_name_files_that_are_there(cli, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["recipe.json", "last.pt"])
 def test_a_damaged_training_run_is_named(cli, tmp_path, monkeypatch, name):
     recipes = {"photo-digits": {"epochs": 1, "epoch_size": 4, "batch_size": 4}}
-    monkeypatch.setattr("infsa_explain.recipes.RECIPES", recipes)
-    monkeypatch.setattr("infsa_explain.train.HELD_OUT", 2)
-    monkeypatch.setattr("infsa_explain.train.CARD_HELD_OUT", 2)
+    monkeypatch.setattr("infsa_explain.training.recipes.RECIPES", recipes)
+    monkeypatch.setattr("infsa_explain.training.loop.HELD_OUT", 2)
+    monkeypatch.setattr("infsa_explain.training.loop.CARD_HELD_OUT", 2)
     assert cli("train", "--out", tmp_path)[0] == 0
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])

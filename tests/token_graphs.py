@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from infsa_explain.operator import AttentionOperator
+from infsa_explain.graph.operator import AttentionOperator
 
 
 def queries_keys(batch=2, heads=2, tokens=9, width=4, seed=0):

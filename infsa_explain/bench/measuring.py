@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..evaluate.memory import out_of_memory
+from ..memory import out_of_memory
 from .energy import joules_counter
 from .settings import Setting, available_memory, build, work
 

@@ -15,8 +15,8 @@ from timm.layers.attention import Attention
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d, scaled_dot_product_attention
 
-from ..attention import LinearInfSA, PureInfSA
-from ..functional import EPS, linear_infsa, token_graph
+from ..attention.functional import EPS, linear_infsa, token_graph
+from ..attention.layers import LinearInfSA, PureInfSA
 
 __all__ = [
     "FUSED",

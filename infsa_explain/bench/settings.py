@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..any_size import PiecewiseVisionTransformer
+from ..models.any_size import PiecewiseVisionTransformer
 from .mechanisms import MECHANISMS, Linformer
 
 __all__ = ["PATCH", "Setting", "available_memory", "build", "count", "least_bytes", "work"]

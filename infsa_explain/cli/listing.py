@@ -62,9 +62,9 @@ def _seconds(name: str, device: str) -> dict[str, float]:
     import torch
 
     from ..data import PhotoDigits
-    from ..graphs import attention_kinds
     from ..methods import applicable_methods, explain
-    from ..preprocessing import preprocess
+    from ..vits.capturing import attention_kinds
+    from ..vits.preprocessing import preprocess
 
     (model,) = load_models([name], [], device, pretrained=False).values()
     image = preprocess(model, PhotoDigits("val", 1)[0].image)

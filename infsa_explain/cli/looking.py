@@ -59,7 +59,7 @@ def map_images(
     from ..data import ImageError, PhotoDigits, Sample, read_image
     from ..data.samples import readable
     from ..files import check_folder
-    from ..mapping import MapWriter, file_stems
+    from ..viewing.writing import MapWriter, file_stems
 
     check_folder(out)
     listed("--method", method)

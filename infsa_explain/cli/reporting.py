@@ -134,8 +134,8 @@ def _opened(
 
 def _require_local(names: list[str], checkpoints: list[Path]) -> None:
     """Refuse a model that would be fetched from somewhere: that takes its user's word."""
-    from ..checkpoints import is_checkpoint
-    from ..models import BUNDLED
+    from ..models.checkpoints import is_checkpoint
+    from ..models.infvit import BUNDLED
 
     files = [Path(name) for name in names if is_checkpoint(name)] + checkpoints
     if missing := [file for file in files if not file.is_file()]:
@@ -176,11 +176,11 @@ def gallery(
     """
     import numpy as np
 
-    from ..checkpoints import fingerprint
-    from ..contact_sheets import contact_sheet
     from ..data import Sample, read_image
     from ..data.samples import readable
-    from ..picture_files import check_picture, mark_of, save_picture
+    from ..drawing.picture_files import check_picture, mark_of, save_picture
+    from ..models.checkpoints import fingerprint
+    from ..viewing.contact_sheets import contact_sheet
 
     check_picture(out, "", force=True)
     if methods == DRAWN and head is not None:

@@ -83,9 +83,9 @@ def train(
     Example: infsa-explain train --model vit_small_patch14_dinov2 --init dinov2.safetensors
     --img-size 112 --convert linear --convert-layers -4,-3,-2,-1 --data FOLDER --out runs/linear
     """
-    from ..recipes import recipe_for
-    from ..train import Epoch
-    from ..train import train as run
+    from ..training.loop import Epoch
+    from ..training.loop import train as run
+    from ..training.recipes import recipe_for
 
     if model is None and init is None:
         model = LINEAR_DIGITS

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from xml.etree import ElementTree
 
+from ..files import read_json, read_text
 from .frames import Box, Size
 from .labels import MAX_CLASSES, LabelMap, natural_order
-from .reading import read_json, read_text
 
 __all__ = ["Annotation", "Listing", "Object", "read_coco", "read_table", "read_voc"]
 

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from ..files import read_text
 from .annotations import Annotation, Object, read_voc
 from .frames import Box
 from .images import Entry, FileImages
@@ -22,7 +23,6 @@ from .layouts import (
     match_annotations,
     subfolders,
 )
-from .reading import read_text
 from .trees import (
     Split,
     data_folder,

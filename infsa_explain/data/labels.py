@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from .reading import read_json, read_text
+from ..files import read_json, read_text
 
 __all__ = [
     "MAX_CLASSES",

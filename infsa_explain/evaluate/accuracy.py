@@ -12,7 +12,7 @@ from infsa_metrics.outputs import eval_mode
 from torch import nn
 
 from ..data.samples import ImageData
-from ..families import require_classes
+from ..vits import require_classes
 from .batches import Batch, require_finite
 from .rows import Row
 

@@ -17,12 +17,12 @@ import torch
 from infsa_metrics import centred_cosine, cosine, spearman
 from torch import Tensor, nn
 
-from ..centrality import Perron, perron
+from ..attention.functional import key_weights, linear_weights
 from ..data.samples import ImageData
-from ..functional import key_weights, linear_weights
-from ..graphs import Layer
+from ..graph.centrality import Perron, perron
+from ..graph.solvers import survival_per_head
 from ..ranges import MANY
-from ..solvers import survival_per_head
+from ..vits.capturing import Layer
 from .batches import Batch
 from .rows import Row, number
 
@@ -39,19 +39,20 @@ class Alignment:
     One row per image, layer and head: ``side``, ``layer``, ``head``, ``value`` (the spectral
     radius ρ), ``second`` (modulus of the second eigenvalue), ``gap``, ``residual``,
     ``error_bound`` (of the Perron vector, 2-norm), ``converged``, ``unique``, ``resolved`` (as in
-    :class:`infsa_explain.centrality.Perron`), ``dead`` (whether the linear weights are all zero),
-    ``invalid_rows``, ``seconds`` (of the layer's Perron vectors, per image and head), and for each
-    measure (``cosine``, ``centred``, ``spearman``) a mapping from vector to agreement. Undefined
-    agreement is None: with a zero or constant vector, in a graph without cycles, and where there is
-    no Perron vector to compare with, because the error bound is above the tolerance or there are
-    several. ``left_out`` lists the vectors to which the last happened.
+    :class:`infsa_explain.graph.centrality.Perron`), ``dead`` (whether the linear weights are all
+    zero), ``invalid_rows``, ``seconds`` (of the layer's Perron vectors, per image and head), and
+    for each measure (``cosine``, ``centred``, ``spearman``) a mapping from vector to agreement.
+    Undefined agreement is None: with a zero or constant vector, in a graph without cycles, and
+    where there is no Perron vector to compare with, because the error bound is above the tolerance
+    or there are several. ``left_out`` lists the vectors to which the last happened.
 
     Attributes:
         side: the Perron vector: ``"left"``, attention received, which the weights stand for, or
             ``"right"``, which is constant for softmax attention.
         layers: indices, or None for all.
         steps: numbers of steps k > 1 of the weights' own power iteration, q̄ ← Σ a_i q_i, to
-            compare beside the weights; see :func:`infsa_explain.functional.linear_weights`.
+            compare beside the weights; see
+            :func:`infsa_explain.attention.functional.linear_weights`.
         gamma: in place of the model's own γ, for ``invalid_rows``.
         tol: error bound, in the 2-norm, within which a Perron vector is good enough.
         control: whether to measure the model untrained, too.

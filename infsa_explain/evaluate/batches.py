@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from ..data import ImageError
 from ..data.samples import ImageData, Sample
-from ..families import classifies, model_output, require_classes, vit_of
-from ..graphs import Graphs, attention_kinds, capture
 from ..methods import (
     UNTRAINED,
     MethodNotApplicable,
@@ -26,8 +24,10 @@ from ..methods import (
 )
 from ..methods.explaining import Explanation, explain_graphs
 from ..methods.targets import targets_of
-from ..models import untrained
-from ..preprocessing import preprocess
+from ..models.infvit import untrained
+from ..vits import classifies, model_output, require_classes, vit_of
+from ..vits.capturing import Graphs, attention_kinds, capture
+from ..vits.preprocessing import preprocess
 
 __all__ = [
     "UNTRAINED",

@@ -12,13 +12,13 @@ from infsa_metrics.deletion import PredictMasked
 from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
-from ..families import model_output
-from ..graphs import patch_grid
-from ..preprocessing import data_config
-from ..token_fills import patch_fill
+from ..memory import Halving
+from ..vits import model_output
+from ..vits.capturing import patch_grid
+from ..vits.preprocessing import data_config
 from .batches import Batch, MapOptions, check_output, patch_scores
-from .memory import Halving
 from .rows import Row, number
+from .token_fills import patch_fill
 
 __all__ = ["Morf"]
 

@@ -10,11 +10,11 @@ from infsa_metrics import FILLS, infidelity, pixel_fill, sensitivity_max
 from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
-from ..families import model_output
-from ..graphs import capture
 from ..methods import get_method
 from ..methods.explaining import explain_graphs
-from ..preprocessing import data_config
+from ..vits import model_output
+from ..vits.capturing import capture
+from ..vits.preprocessing import data_config
 from .batches import UNTRAINED, Batch, MapOptions, check_output, patch_scores
 from .rows import Row, number
 

@@ -11,9 +11,9 @@ import torch
 from infsa_metrics import effective_patches, entropy, gini, token_similarity
 from torch import Tensor, nn
 
-from ..families import unwrapped
-from ..randomisation import block_list
-from ..watching import forward_pass, watching
+from ..models.randomisation import block_list
+from ..vits import unwrapped
+from ..vits.watching import forward_pass, watching
 from .batches import Batch, MapOptions, patch_scores
 from .rows import Row, number
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from ..data.matching import LabelMismatch, Labels, Matched, match_labels, without_labels
 from ..data.samples import ImageData
-from ..families import class_names, number_of_classes
-from ..preprocessing import data_config
+from ..vits import class_names, number_of_classes
+from ..vits.preprocessing import data_config
 
 __all__ = ["labelled"]
 
@@ -31,7 +31,7 @@ def labelled(
     """A data set with a model's labels, or without labels where no measure needs any.
 
     Args:
-        model: with class names or without, see :func:`infsa_explain.families.class_names`.
+        model: with class names or without, see :func:`infsa_explain.vits.class_names`.
         data: the images.
         users: measures, which say whether they need labels.
         labels: as :func:`infsa_explain.data.match_labels` has it.

@@ -23,8 +23,8 @@ from infsa_metrics import (
 from torch import Tensor, nn
 
 from ..data.samples import ImageData
-from ..preprocessing import frame_boxes
 from ..ranges import Range
+from ..vits.preprocessing import frame_boxes
 from .batches import Batch, MapOptions, patch_scores
 from .rows import Row, number
 

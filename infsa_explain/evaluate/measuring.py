@@ -9,9 +9,9 @@ from torch import nn
 
 from ..data.matching import Labels
 from ..data.samples import ImageData, Sample
+from ..memory import Halving
 from .batches import Batch, OnImage, OnSkip, Subject, sample_batches, warn
 from .labelling import labelled
-from .memory import Halving
 from .rows import Row
 
 __all__ = ["Measure", "measure"]

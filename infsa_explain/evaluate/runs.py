@@ -16,12 +16,11 @@ import torch
 from torch import nn
 
 from .. import __version__
-from ..checkpoints import fingerprint
 from ..data.matching import Labels
-from ..data.reading import read_json
 from ..data.samples import ImageData
-from ..files import append_alone, check_folder, naming, write_text
-from ..preprocessing import data_config
+from ..files import append_alone, check_folder, naming, read_json, write_text
+from ..models.checkpoints import fingerprint
+from ..vits.preprocessing import data_config
 from .labelling import labelled
 from .measuring import Measure
 from .rows import Row

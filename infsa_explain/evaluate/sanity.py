@@ -10,11 +10,11 @@ from typing import ClassVar
 from infsa_metrics import agreement, rank_correlation, ssim, stability
 from torch import Tensor, nn
 
-from ..graphs import Graphs, capture
 from ..methods import get_method
 from ..methods.explaining import explain_graphs
-from ..randomisation import cascade
+from ..models.randomisation import cascade
 from ..ranges import count as whole_number
+from ..vits.capturing import Graphs, capture
 from .batches import UNTRAINED, Batch, MapOptions, patch_scores
 from .rows import Row, number
 

@@ -22,10 +22,10 @@ import torch
 from infsa_metrics import class_logits, output_tensor
 from torch import Tensor, nn
 
-from ..families import Reading
-from ..functional import INITIAL_GAMMA, linear_infsa, linear_weights, pure_infsa
-from ..graphs import Graphs, Layer, attention_layers, inputs_of
-from ..watching import forward_pass, watching
+from ..attention.functional import INITIAL_GAMMA, linear_infsa, linear_weights, pure_infsa
+from ..vits import Reading
+from ..vits.capturing import Graphs, Layer, attention_layers, inputs_of
+from ..vits.watching import forward_pass, watching
 from .registry import MethodNotApplicable
 
 __all__ = ["LayerGradients", "attention_matrix", "gradients"]

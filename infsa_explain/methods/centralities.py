@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .. import centrality
-from ..centrality import Centrality, Perron
-from ..functional import linear_weights
-from ..graphs import Graphs, Layer
+from ..attention.functional import linear_weights
+from ..graph import centrality
+from ..graph.centrality import Centrality, Perron
+from ..vits.capturing import Graphs, Layer
 from .registry import Request, layer_method, model_method
 
 INFSA = ("linear", "pure")

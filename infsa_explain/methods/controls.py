@@ -7,7 +7,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from ..graphs import Graphs
+from ..vits.capturing import Graphs
 from .registry import Request, model_method
 
 

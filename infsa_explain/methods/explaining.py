@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ..centrality import Centrality, Perron
-from ..families import unwrapped
-from ..graphs import (
+from ..graph.centrality import Centrality, Perron
+from ..vits import unwrapped
+from ..vits.capturing import (
     Graphs,
     Layer,
     attention_layers,
@@ -30,9 +30,9 @@ from .registry import Method, MethodNotApplicable, Request, get_method
 from .targets import Target, targets_of
 
 if TYPE_CHECKING:
-    from ..heatmap import Display
-    from ..pixels import AnyImage, Region
-    from ..preprocessing import Framing
+    from ..data.pixels import AnyImage, Region
+    from ..drawing.heatmap import Display
+    from ..vits.preprocessing import Framing
 
 __all__ = ["Explanation", "Target", "explain", "explain_graphs"]
 
@@ -102,8 +102,8 @@ class Explanation:
         >>> drawn.shape, drawn[0, 0].tolist()  # the model saw the middle square
         ((300, 400, 3), [51, 51, 51])
         """
-        from ..heatmap import overlay  # which imports matplotlib
-        from ..pixels import to_pixels
+        from ..data.pixels import to_pixels
+        from ..drawing.heatmap import overlay  # which imports matplotlib
 
         count = len(self.maps)
         if index is None and count > 1:
@@ -276,7 +276,7 @@ _UNTRAINED: WeakKeyDictionary[Graphs, dict[int, Graphs]] = WeakKeyDictionary()
 
 def _untrained(graphs: Graphs, seed: int) -> Graphs:
     """The same layers of the same images, in the model with fresh weights."""
-    from ..models import untrained  # which imports timm
+    from ..models.infvit import untrained  # which imports timm
 
     known = _UNTRAINED.setdefault(graphs, {})
     if seed not in known:
@@ -286,7 +286,7 @@ def _untrained(graphs: Graphs, seed: int) -> Graphs:
 
 def _framing(graphs: Graphs) -> Framing | None:
     """Where the model's input lies in an image, if the images are as its preprocessing has them."""
-    from ..preprocessing import Framing, data_config
+    from ..vits.preprocessing import Framing, data_config
 
     try:
         config = data_config(graphs.model)

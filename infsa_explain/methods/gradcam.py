@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..graphs import Graphs, Layer
+from ..vits.capturing import Graphs, Layer
 from .backward import gradients
 from .registry import Request, layer_method
 

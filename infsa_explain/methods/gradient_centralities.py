@@ -20,11 +20,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .. import centrality
-from ..centrality import Centrality
-from ..functional import linear_weights
-from ..graphs import Graphs, Layer
-from ..operator import AttentionOperator
+from ..attention.functional import linear_weights
+from ..graph import centrality
+from ..graph.centrality import Centrality
+from ..graph.operator import AttentionOperator
+from ..vits.capturing import Graphs, Layer
 from .backward import gradients
 from .registry import Request, layer_method
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..graphs import Graphs
+from ..vits.capturing import Graphs
 from .controls import with_prefix
 from .pixel_gradients import PASS, Logits, patch_size, pixel_attributions
 from .registry import Request, model_method

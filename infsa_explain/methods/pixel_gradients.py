@@ -20,8 +20,8 @@ from infsa_metrics import class_logits, output_tensor
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from ..graphs import Graphs, patch_grid
-from ..watching import forward_pass
+from ..vits.capturing import Graphs, patch_grid
+from ..vits.watching import forward_pass
 from .backward import require_gradients, scores_of
 from .controls import with_prefix
 from .registry import Request, model_method

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..centrality import Centrality, Perron
-from ..graphs import Graphs, Layer
+from ..graph.centrality import Centrality, Perron
+from ..vits.capturing import Graphs, Layer
 
 __all__ = [
     "METHODS",

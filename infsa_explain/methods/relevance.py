@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..graphs import Graphs
+from ..vits.capturing import Graphs
 from .backward import attention_matrix, gradients
 from .registry import Request, model_method
 

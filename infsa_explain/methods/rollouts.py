@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..functional import linear_weights
-from ..graphs import Graphs, Layer
+from ..attention.functional import linear_weights
+from ..vits.capturing import Graphs, Layer
 from .registry import Request, layer_method, model_method
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ..families import class_names
-from ..graphs import Graphs
+from ..vits import class_names
+from ..vits.capturing import Graphs
 
 __all__ = ["Target", "class_index", "targets_of"]
 
@@ -26,7 +26,7 @@ Target: TypeAlias = int | str | Sequence[int | str] | Tensor | NDArray[Any] | No
 def class_index(model: nn.Module, name: str) -> int:
     """The class of that name, whatever its case, with spaces, underscores or hyphens.
 
-    The model's names are those of :func:`infsa_explain.families.class_names`. One of several
+    The model's names are those of :func:`infsa_explain.vits.class_names`. One of several
     synonyms, separated by commas, is enough.
 
     What is no name and a number is the class of that number.

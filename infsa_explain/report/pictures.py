@@ -21,12 +21,12 @@ from torch import nn
 from ..data import ImageError
 from ..data.matching import first_synonym
 from ..data.samples import ImageData, Sample
+from ..drawing.heatmap import overlay, whole
 from ..evaluate import fingerprint, labelled
 from ..evaluate.batches import Batch, MapOptions, Subject
 from ..evaluate.rows import Row
-from ..families import class_names
-from ..heatmap import overlay, whole
-from ..preprocessing import frame_boxes, visible_region
+from ..vits import class_names
+from ..vits.preprocessing import frame_boxes, visible_region
 from .tables import by_model, per_image, unique
 from .writing import Report
 

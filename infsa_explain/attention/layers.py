@@ -1,0 +1,139 @@
+"""Infinite Self-Attention as layers that fit timm's ``Attention`` slot.
+
+The functions that they compute are in :mod:`infsa_explain.attention.functional`, and here under
+their names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from timm.layers.attention import Attention
+from torch import Tensor, nn
+
+from .functional import (
+    EPS,
+    INITIAL_GAMMA,
+    linear_infsa,
+    linear_weights,
+    per_head,
+    pure_infsa,
+    summary,
+    token_graph,
+)
+from .linear import linear_heads
+
+__all__ = [
+    "LinearInfSA",
+    "PureInfSA",
+    "linear_infsa",
+    "linear_weights",
+    "pure_infsa",
+    "token_graph",
+]
+
+
+def query_key_bias(dim: int) -> float:
+    """The positive constant at which query and key biases start, 1.3 · 0.02 · √dim.
+
+    With biases at zero a product of a key and the central query is as often negative as
+    positive, relu silences whole heads, and no gradient brings them back. A common positive
+    constant starts every head alive; it must grow with the width as the products do.
+    """
+    return 1.3 * 0.02 * math.sqrt(dim)
+
+
+class _InfSA(Attention):
+    """What the two InfSA layers share: timm's constructor and state dict, and γ per head."""
+
+    def __init__(self, dim: int, num_heads: int = 8, *args: Any, **kwargs: Any) -> None:
+        super().__init__(dim, num_heads, *args, **kwargs)
+        if self.attn_drop.p:
+            raise ValueError(
+                f"attn_drop must be 0, got {self.attn_drop.p}: InfSA weights are no "
+                "distribution to drop from; use proj_drop or drop_path"
+            )
+        self.gamma_logit = nn.Parameter(
+            torch.empty(num_heads, device=self.qkv.weight.device, dtype=self.qkv.weight.dtype)
+        )
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Start γ at 0.95 and query and key biases at :func:`query_key_bias`."""
+        nn.init.constant_(self.gamma_logit, math.log(INITIAL_GAMMA / (1 - INITIAL_GAMMA)))
+        if self.qkv.bias is not None:
+            with torch.no_grad():
+                self.qkv.bias[: 2 * self.attn_dim] = query_key_bias(self.qkv.in_features)
+
+    @property
+    def gamma(self) -> Tensor:
+        """γ = sigmoid(gamma_logit), (H,)."""
+        return torch.sigmoid(self.gamma_logit)
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of tokens ``x`` (B, N, D), each (B, H, N, d), after any q/k norm."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return self.q_norm(q), self.k_norm(k), v
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Attend: tokens (B, N, D) to (B, N, D).
+
+        Raises:
+            ValueError: if a mask is given; the paper defines none.
+        """
+        if attn_mask is not None or is_causal:
+            raise ValueError(
+                f"{type(self).__name__} takes no attention mask (attn_mask, is_causal): "
+                "InfSA normalises over the whole graph"
+            )
+        heads = self.heads(x)  # (B, H, N or 1, d)
+        out = self.norm(heads.transpose(1, 2).flatten(2))
+        gate = getattr(self, "gate", None)
+        if gate is not None:
+            out = out * gate(x).sigmoid()
+        tokens: Tensor = self.proj_drop(self.proj(out).expand(-1, x.shape[1], -1))
+        return tokens
+
+    def heads(self, x: Tensor) -> Tensor:
+        """What every head passes on: (B, H, N, d), or (B, H, 1, d), one row for all tokens."""
+        raise NotImplementedError
+
+
+class PureInfSA(_InfSA):
+    """Pure InfSA, γ Â v, in timm's ``Attention`` slot.
+
+    Takes timm's constructor arguments, and timm's state dict with ``gamma_logit`` (H,) added.
+    Tokens (B, N, D) in and out.
+    """
+
+    def heads(self, x: Tensor) -> Tensor:
+        """γ Â v, (B, H, N, d)."""
+        return pure_infsa(*self.queries_keys_values(x), self.gamma)
+
+
+class LinearInfSA(_InfSA):
+    """Linear-InfSA, γ Σ_j a_j v_j, in timm's ``Attention`` slot.
+
+    Takes timm's constructor arguments, and timm's state dict with ``gamma_logit`` (H,) added.
+    Tokens (B, N, D) in and out.
+
+    Every token receives the same vector, so it is projected once, and neither keys nor values are
+    formed: see :mod:`infsa_explain.attention.linear`. With a norm on queries or keys, or a
+    projection that is no plain one (quantised, or with an adapter), that algebra fails, and the
+    textbook form is used.
+    """
+
+    def heads(self, x: Tensor) -> Tensor:
+        """γ Σ_j a_j v_j, (B, H, 1, d), one row for all tokens."""
+        norms = self.q_norm, self.k_norm
+        if type(self.qkv) is not nn.Linear or any(type(n) is not nn.Identity for n in norms):
+            return summary(*self.queries_keys_values(x), self.gamma, EPS)
+        values = linear_heads(x, self.qkv.weight, self.qkv.bias, self.num_heads, EPS)
+        with torch.autocast(x.device.type, enabled=False):
+            heads: Tensor = per_head(self.gamma, values).squeeze(-1) * values
+        return heads[:, :, None].to(x.dtype)

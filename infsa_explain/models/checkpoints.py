@@ -1,0 +1,303 @@
+"""Checkpoints on disk: weights as data, with what is needed to rebuild the model beside them.
+
+A safetensors file that :func:`save` wrote holds in its metadata which model the weights are for.
+Nothing that a checkpoint holds is ever run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import inspect
+import json
+import os
+import pickle
+import re
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import timm
+import torch
+from safetensors import safe_open
+from timm.models import get_model_args
+from torch import Tensor, nn
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+
+from ..files import read_json, replacing
+from ..vits.capturing import attention_layers
+from ..vits.preprocessing import data_config
+from .conversion import convert
+from .fitting import misfits
+from .positions import size_of
+
+__all__ = ["change", "fingerprint", "is_checkpoint", "read_checkpoint", "rebuild", "save"]
+
+#: Endings of checkpoints; the last is of the index of one in several files.
+INDEX = ".index.json"
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar", INDEX)
+#: Beside tensors and plain values: a bag of values, which training scripts keep arguments in.
+HARMLESS: list[Any] = [argparse.Namespace]
+#: What Git LFS puts in the place of a large file until it is fetched.
+POINTER = b"version https://git-lfs"
+
+#: Arguments of timm's factory itself: those of a model lie in a file that a stranger may have made.
+OUTSIDE = inspect.signature(timm.create_model).parameters.keys() - {"kwargs"}
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a path ends as those of checkpoints do."""
+    return os.fspath(path).lower().endswith(SUFFIXES)
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors and the metadata of a safetensors file, or of a torch file read as data only.
+
+    Args:
+        path: of one of these files, or of the ``.index.json`` of a checkpoint in several.
+
+    Returns:
+        Tensors by name, those of nested state dicts as ``state_dict/head.weight``; and metadata:
+        those of a safetensors file, and of a torch file, as far as it notes them, the size of its
+        images, ``img_size`` in JSON, and the name of its model, ``arch``.
+
+    Raises:
+        ValueError: if there is no such file, it is no such file, holds no tensors, or holds objects
+            that could run code.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name the checkpoint file in it")
+    if not path.is_file():
+        raise ValueError(f"no checkpoint at {path}")
+    if path.name.endswith(INDEX):
+        return _read_parts(path)
+    if part := re.fullmatch(r"(.+)-\d{5}-of-\d{5}(\.\w+)", path.name):
+        raise ValueError(
+            f"{path} is one of several parts of a checkpoint; name {part[1]}{part[2]}{INDEX} "
+            "beside it, which lists them"
+        )
+    weights, metadata = _read_file(path)
+    if not weights:
+        raise ValueError(
+            f"{path} holds no state dict (a mapping from names to tensors), but "
+            + metadata.get("content", "nothing")
+        )
+    return weights, metadata
+
+
+def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        if path.suffix.lower() == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                return weights, file.metadata() or {}
+        with safe_globals(HARMLESS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old formats
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged bytes fail in every way there is
+        reason = _reason(path, error)
+        raise ValueError(f"cannot read {path} as a checkpoint of weights: {reason}") from error
+    return _tensors(content), _notes(content)
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why a file cannot be read, and what its owner can do."""
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            return "it is Git LFS's pointer to the file; get the file itself with `git lfs pull`"
+    if not is_checkpoint(path):
+        return f"files that can be read end with {', '.join(SUFFIXES)}; convert it to one of them"
+    if "TorchScript" in str(error):
+        return "it is a TorchScript program; save the state_dict() of its model"
+    if not isinstance(error, pickle.UnpicklingError):
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    try:  # PyTorch's message advises to run the file
+        objects = sorted(get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # damaged, or of an old format
+        objects = []
+    if not objects:
+        return (
+            "it is damaged, or holds objects other than tensors, which could run code; save the "
+            "state_dict() of the model alone"
+        )
+    shown = ", ".join(objects[:3]) + (" …" if len(objects) > 3 else "")
+    return (
+        f"beside tensors it holds Python objects ({shown}), which could run code; where you trust "
+        "it, read it once with torch.load(path, weights_only=False) and save its state dict alone"
+    )
+
+
+def _tensors(content: Any) -> dict[str, Tensor]:
+    """Tensors of nested mappings, each under its name after the names of the mappings.
+
+    A mapping counts once, wherever it is, so that one that holds itself does no harm.
+    """
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    mappings = [("", content)]
+    for folder, mapping in mappings:  # which grows meanwhile
+        if not isinstance(mapping, dict) or id(mapping) in seen:
+            continue
+        seen.add(id(mapping))
+        for key, value in mapping.items():
+            if isinstance(value, Tensor):
+                found[f"{folder}{key}"] = value
+            else:
+                mappings.append((f"{folder}{key}/", value))
+    return found
+
+
+def _notes(content: Any) -> dict[str, str]:
+    """What a torch file notes of its model, and what it holds in words."""
+    if not isinstance(content, dict):
+        return {"content": f"a {type(content).__name__}"}
+    keys = ", ".join(map(str, list(content)[:8]))
+    notes = {"content": f"a mapping with the keys {keys}" if content else "an empty mapping"}
+    places = [content, *map(content.get, ("args", "config", "hparams", "hyper_parameters"))]
+    for place in (vars(p) if isinstance(p, argparse.Namespace) else p for p in places):
+        if not isinstance(place, dict):
+            continue
+        for key in ("img_size", "image_size", "input_size"):
+            if size := size_of(place.get(key)):
+                notes.setdefault("img_size", json.dumps(size))
+        for key in ("arch", "architecture", "model", "model_name"):
+            if isinstance(place.get(key), str):
+                notes.setdefault("arch", place[key])
+    return notes
+
+
+def _read_parts(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of all files that the index of a checkpoint in several lists."""
+    content = read_json(index)
+    listed = content.get("weight_map") if isinstance(content, dict) else None
+    names = sorted(set(map(str, listed.values()))) if isinstance(listed, dict) else []
+    if not names:
+        raise ValueError(f"{index} lists no files of a checkpoint (in weight_map)")
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        if Path(name).name != name:
+            raise ValueError(f"{index}: {name!r:.80} is no file beside it")
+        if not (index.parent / name).is_file():
+            raise ValueError(f"{index} lists {name}, which is not beside it; copy all of its files")
+        weights |= _read_file(index.parent / name)[0]
+    return weights, {}
+
+
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    classes: list[str] | None = None,
+    architecture: str | None = None,
+    arguments: dict[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write a checkpoint that :func:`load` takes by its path alone.
+
+    Beside the weights are the model's name and arguments, the kind of attention of each layer,
+    so that what :func:`convert` made of it is kept, how its images are prepared, and its classes.
+
+    Args:
+        model: a ViT of timm's registry, converted or not.
+        path: of a safetensors file.
+        classes: names of the classes, in order; the model's ``class_names`` unless told.
+        architecture: its name in timm's registry; as timm noted it unless told.
+        arguments: those that differ from the name's defaults; as timm noted them unless told.
+        dtype: of floating-point weights on disk; their own unless told.
+
+    Raises:
+        ValueError: if the model is no supported ViT of timm's registry, or its name and arguments
+            are not plain data or build another one.
+
+    >>> import tempfile, timm
+    >>> from infsa_explain import convert, load
+    >>> vit = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=3, num_classes=5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(convert(vit, "linear", layers=[-1]), f"{folder}/vit.safetensors")
+    ...     loaded = load(f"{folder}/vit.safetensors")
+    >>> [type(block.attn).__name__ for block in loaded.blocks]
+    ['Attention', 'Attention', 'LinearInfSA']
+    """
+    name = architecture or getattr(model, "pretrained_cfg", {}).get("architecture")
+    if name is None:
+        raise ValueError(
+            f"{type(model).__name__} was not built by timm.create_model, so that its name and "
+            "arguments are not known; give architecture and arguments, or save its state dict, "
+            "which load takes as checkpoint of a model"
+        )
+    if classes is None:
+        classes = getattr(model, "class_names", None)
+    facts = {
+        "arguments": get_model_args(model) if arguments is None else arguments,
+        "attention": [family.kind for _, family in attention_layers(model).values()],
+        "preparation": {k: v for k, v in data_config(model).items() if k != "input_size"},
+        "classes": classes,
+    }
+    try:
+        metadata = {"architecture": name} | {key: json.dumps(fact) for key, fact in facts.items()}
+    except TypeError as error:
+        raise ValueError(
+            f"arguments of {name} must be plain data, got {facts['arguments']}"
+        ) from error
+    state = model.state_dict()
+    problems = misfits(rebuild(metadata, device="meta"), state)
+    if problems:
+        raise ValueError(
+            f"{name} with the arguments {metadata['arguments']} is another model; {problems}"
+        )
+    weights = {
+        key: value.detach().to("cpu", dtype if value.is_floating_point() else None).contiguous()
+        for key, value in state.items()
+    }
+    with replacing(path) as temporary:
+        temporary.write_bytes(safetensors.torch.save(weights, metadata))
+
+
+def rebuild(metadata: dict[str, str], **kwargs: Any) -> nn.Module:
+    """The model that a checkpoint's metadata describe, without its weights.
+
+    ``kwargs`` are further arguments of the model, before those in the metadata.
+    """
+    arguments = json.loads(metadata.get("arguments", "{}"))
+    if outside := sorted(OUTSIDE & arguments.keys()):
+        raise ValueError(
+            f"the checkpoint is refused: its arguments hold {', '.join(outside)}, which could have "
+            "other files read or fetched"
+        )
+    arguments |= kwargs
+    preparation = json.loads(metadata.get("preparation", "{}"))
+    overlay = {k: tuple(v) if isinstance(v, list) else v for k, v in preparation.items()}
+    model: nn.Module = timm.create_model(
+        metadata["architecture"], pretrained_cfg_overlay=overlay, **arguments
+    )
+    kinds = json.loads(metadata.get("attention", "[]"))
+    if kinds and len(kinds) != len(attention_layers(model)):
+        raise ValueError(
+            f"{metadata['architecture']} with these arguments has "
+            f"{len(attention_layers(model))} attention layers, not {len(kinds)}"
+        )
+    for kind in dict.fromkeys(kinds):
+        model = convert(model, kind, [i for i, other in enumerate(kinds) if other == kind])
+    return model
+
+
+def change(
+    model: Any, img_size: int | tuple[int, int] | None = None, num_classes: int | None = None
+) -> None:
+    """Take images of another size, its position embedding resampled, or get another classifier."""
+    if img_size is not None:
+        model.set_input_size(img_size)
+    if num_classes is not None and num_classes != model.num_classes:
+        model.reset_classifier(num_classes)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Hex digest of a model's weights."""
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(key.encode())
+        digest.update(value.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,204 @@
+"""Maps of images, written to disk: what ``python -m infsa_explain map`` does."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ..data.samples import Sample
+from ..drawing.figures import figure
+from ..drawing.heatmap import whole
+from ..drawing.picture_files import check_picture, mark_of, save_picture
+from ..files import check_folder, make_folder, replacing
+from ..methods import check_place, get_method
+from ..models.checkpoints import fingerprint
+from .views import view
+
+__all__ = ["MapWriter", "file_stems", "write_maps"]
+
+#: Bytes of a file's name without its ending, at most; systems take 255 with it.
+LONGEST = 240
+
+
+@dataclass(frozen=True)
+class MapWriter:
+    """Writes the maps of a model, image by image: an overlay beside its colour bar, the raw map.
+
+    Files are named after the image and the method, and after what else is not the default: the
+    model's name, layer, head, γ, class and seed. So no map takes the place of another; where one
+    would, as for two models of one name, it is refused.
+
+    Attributes:
+        model: a supported ViT.
+        methods: names of map methods.
+        out: a folder, made if need be.
+        name: of the model, in the files' names; left out if empty.
+        layer, head, gamma, target: as in :func:`infsa_explain.explain`; a layer and a head are for
+            the methods that have them.
+        seed: of the fresh weights, for ``untrained-`` methods.
+        force: write over pictures of something else.
+    """
+
+    model: nn.Module
+    methods: Sequence[str]
+    out: Path
+    name: str = ""
+    layer: int | str = "last"
+    head: int | None = None
+    gamma: float | None = None
+    target: int | str | None = None
+    seed: int = 0
+    force: bool = False
+
+    @cached_property
+    def _weights(self) -> str:
+        return fingerprint(self.model)
+
+    def check(self, stem: str, source: str) -> None:
+        """Refuse, before any work, to write the maps of an image.
+
+        Args:
+            stem: of the files' names.
+            source: what tells the image from all others, such as its path.
+
+        Raises:
+            ValueError: for an unknown method, a layer or a head where there is none, a folder that
+                is a file, or, unless ``force``, where there are maps of something else.
+        """
+        check_place(self.methods, self.layer, self.head)
+        check_folder(self.out)
+        for method in self.methods:
+            raw, picture = self._paths(stem, method)
+            mark = self._mark(method, source)
+            check_picture(picture, mark, force=self.force)
+            if raw.exists() and not (self.force or picture.exists()):
+                raise ValueError(
+                    f"{raw} is there already, without a picture that says what it is of; choose "
+                    "another --out, or --force"
+                )
+
+    def write(self, sample: Sample, stem: str, source: str) -> Iterator[Path]:
+        """Write the maps of an image.
+
+        Args:
+            sample: the image; what is shown is the part that the model sees.
+            stem, source: as for :meth:`check`.
+
+        Yields:
+            The paths, as they are written. Nothing is written before every method is known to work.
+
+        Raises:
+            ValueError: as :meth:`check`, and as :func:`infsa_explain.explain`.
+        """
+        self.check(stem, source)
+        seen = view(
+            self.model,
+            sample.image,
+            boxes=sample.boxes,
+            seed=sample.image_id,
+            untrained_seed=self.seed,
+        )
+        looks = seen.explain_all(self.methods, self.layer, self.head, self.gamma, self.target)
+        make_folder(self.out)
+        for method, look in zip(self.methods, looks, strict=True):
+            raw, picture = self._paths(stem, method)
+            drawn = figure(
+                seen.pixels,
+                look.scores,
+                title=seen.prediction,
+                caption=look.caption,
+                boxes=seen.boxes,
+                region=whole(seen.pixels),
+            )
+            # The picture first: it says what the raw map is of.
+            save_picture(drawn, picture, self._mark(method, source), dpi=150)
+            with replacing(raw) as temporary:
+                np.save(temporary, look.scores)
+            yield from (raw, picture)
+
+    def _choice(self, method: str) -> dict[str, Any]:
+        """What was chosen of all that decides the map of a method; the defaults are None."""
+        known = get_method(method)
+        choice = known.choice(self.layer, self.head)
+        return {
+            "layer": None if str(choice["layer"]) in ("-1", "last") else str(choice["layer"]),
+            "head": choice["head"],
+            "gamma": None if known.control else self.gamma,
+            "class": self.target if known.class_specific else None,
+            "seed": self.seed or None if known.untrained else None,
+        }
+
+    def _paths(self, stem: str, method: str) -> tuple[Path, Path]:
+        """Of the raw map and of the picture."""
+        marks = [
+            f"{key}-{value}" for key, value in self._choice(method).items() if value is not None
+        ]
+        parts = [_safe(part) for part in (self.name, method, *marks) if part]
+        name = ".".join([stem, *parts])
+        if len(name.encode()) > LONGEST:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+            name = f"{name.encode()[: LONGEST - 9].decode(errors='ignore')}-{digest}"
+        return self.out / f"{name}.npy", self.out / f"{name}.png"
+
+    def _mark(self, method: str, source: str) -> str:
+        facts = {"weights": self._weights, "image": source, "method": method}
+        return mark_of(facts | self._choice(method))
+
+
+def write_maps(
+    model: nn.Module,
+    sample: Sample,
+    methods: Sequence[str],
+    out: str | os.PathLike[str],
+    *,
+    stem: str | None = None,
+    source: str | None = None,
+    **options: Any,
+) -> Iterator[Path]:
+    """Write the maps of one image: see :class:`MapWriter`, whose attributes ``options`` are.
+
+    Args:
+        model, methods, out: as for :class:`MapWriter`.
+        sample: the image; what is shown is the part that the model sees.
+        stem: of the files' names; that of :func:`file_stems` if None.
+        source: what tells the image from all others; its ``image_id`` if None.
+        **options: further attributes of :class:`MapWriter`.
+
+    Yields:
+        The paths, as they are written. Nothing is written before every method is known to work.
+    """
+    (stem,) = file_stems([sample.image_id]) if stem is None else [stem]
+    source = sample.image_id if source is None else source
+    yield from MapWriter(model, methods, Path(out), **options).write(sample, stem, source)
+
+
+def file_stems(image_ids: Iterable[str]) -> list[str]:
+    """Names of images as those of files: short enough, in no other folder, and no two alike.
+
+    >>> file_stems(["../my photos/-a b.jpg", "..", "a.jpg", "a.jpg"])
+    ['_my_photos_-a_b.jpg', 'image', 'a.jpg', 'a.jpg-2']
+    """
+    stems: list[str] = []
+    for image_id in image_ids:
+        stem = short = _safe(image_id).encode()[:200].decode(errors="ignore") or "image"
+        for number in count(2):
+            if stem not in stems:
+                break
+            stem = f"{short}-{number}"
+        stems.append(stem)
+    return stems
+
+
+def _safe(text: str) -> str:
+    """A text as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "_", text).lstrip(".-")
