@@ -1,6 +1,6 @@
-"""Pure InfSA on a CPU: the two passes of :mod:`infsa_explain.attention.pure` in C.
+"""Pure InfSA on a CPU: the two passes of :mod:`infsa_explain.attention.tiles` in C.
 
-``cpu_kernels.c`` uses the entries of the graph where it makes them, in registers and the first
+``cpu.c`` uses the entries of the graph where it makes them, in registers and the first
 cache. It is for CPUs with AVX2 and without AVX512; with that, oneDNN's products are fast enough.
 The machine's C compiler builds it when a width of heads is first met, in less than a second, and
 nothing of it stays on the disk. Without a compiler the tiles are used. The environment variable
@@ -15,7 +15,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from importlib.resources import as_file, files
@@ -25,29 +24,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import pure as tiled
+__all__ = ["backward", "forward", "supports"]
 
-__all__ = ["backward", "forward", "usable"]
-
+LANGUAGE = "C"
 FLAGS = ("-O3", "-mavx2", "-mfma", "-fopenmp", "-shared", "-fPIC")
 
 
-@functools.cache
-def usable(key_width: int, value_width: int) -> bool:
-    """Whether the kernels are for this CPU, can be built, and agree with the tiles.
-
-    Warns if a compiler is there and they cannot be built, or do not agree.
-    """
-    if torch.backends.cpu.get_cpu_capability() != "AVX2" or not compiler():
-        return False
-    passes = sys.modules[__name__]
-    return tiled.reliable(passes, "C", torch.device("cpu"), key_width, value_width)
+def supports(key_width: int, value_width: int) -> bool:
+    """Whether the kernels are for this CPU, and a compiler is there; any width will do."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX2" and bool(compiler())
 
 
 def compiler() -> list[str]:
     """The command of the C compiler; empty if there is none."""
-    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    return shlex.split(os.environ["CC"]) if "CC" in os.environ else [found] if found else []
+    if "CC" in os.environ:
+        return shlex.split(os.environ["CC"])
+    installed = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    return [installed] if installed else []
 
 
 @functools.cache
@@ -61,7 +54,7 @@ def library(key_width: int, value_width: int) -> ctypes.CDLL:
         as_file(files(__package__) / "cpu.c") as source,
         tempfile.TemporaryDirectory() as folder,
     ):
-        built = Path(folder, "cpu_kernels.so")
+        built = Path(folder, "kernels.so")
         widths = f"-DD={key_width}", f"-DE={value_width}"
         command = [*compiler(), *FLAGS, *widths, str(source), "-o", str(built)]
         ran = subprocess.run(command, capture_output=True, text=True)
@@ -83,7 +76,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def backward(
     q: Tensor, k: Tensor, v: Tensor, norm: Tensor, g: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v; see :mod:`infsa_explain.attention.pure` for the equations."""
+    """Gradients of q, k and v; see :mod:`infsa_explain.attention.tiles` for the equations."""
     widths = q.shape[2], k.shape[2], v.shape[2]
     share = torch.where(norm > 0, h / norm, 0)
     q, k, v, g = _padded(q), _padded(k), _padded(v), _padded(g)

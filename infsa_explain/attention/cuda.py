@@ -1,41 +1,31 @@
 # mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def, untyped-decorator"
-"""Pure InfSA on CUDA: the two passes of :mod:`infsa_explain.attention.pure` as Triton kernels.
+"""Pure InfSA on CUDA: the two passes of :mod:`infsa_explain.attention.tiles` as Triton kernels.
 
 One program takes a block of one graph's rows (or columns) and walks over all blocks across it;
 nothing of size N×N leaves the chip. Products are in float32 (``input_precision="ieee"``), sums of
 squares in float64 from block to block. Tested in Triton's interpreter; not run on a GPU, which is
-why :func:`usable` compares the kernels with the tiles before they are first relied on.
+why :func:`infsa_explain.attention.pure.usable` compares them with the tiles first.
 
 Triton comes with PyTorch's CUDA builds for Linux. Import this module only where it is to be used.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import pure as tiled
+__all__ = ["backward", "forward", "supports"]
 
-__all__ = ["backward", "forward", "usable"]
-
+LANGUAGE = "Triton"
 #: Wider heads are left to the tiles: their blocks do not fit on every chip.
 MAX_WIDTH = 64
 
 
-@functools.cache
-def usable(device: torch.device, key_width: int, value_width: int) -> bool:
-    """Whether heads are no wider than MAX_WIDTH, and the kernels agree with the tiles.
-
-    Warns if they do not run on the device, or do not agree.
-    """
-    if max(key_width, value_width) > MAX_WIDTH:
-        return False
-    return tiled.reliable(sys.modules[__name__], "Triton", device, key_width, value_width)
+def supports(key_width: int, value_width: int) -> bool:
+    """Whether heads are no wider than :data:`MAX_WIDTH`."""
+    return max(key_width, value_width) <= MAX_WIDTH
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +40,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def backward(
     q: Tensor, k: Tensor, v: Tensor, norm: Tensor, g: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v; see :mod:`infsa_explain.attention.pure` for the equations."""
+    """Gradients of q, k and v; see :mod:`infsa_explain.attention.tiles` for the equations."""
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     share = torch.where(norm > 0, h / norm, 0)
     sizes = _sizes(q, k, v)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from infsa_explain.attention import cpu as cpu_kernels
-from infsa_explain.attention import pure as tiled
+from infsa_explain.attention import cpu, pure
 
 #: Graphs, queries, keys, width of keys, width of values; blocks are of 6 rows and 16 columns, in
 #: 128 columns or, where heads are wide, in 64.
@@ -29,7 +28,7 @@ SHAPES = [
 def can_run():
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         pytest.skip("no CPU with AVX2")
-    if not cpu_kernels.compiler():
+    if not cpu.compiler():
         pytest.skip("no C compiler")
 
 
@@ -37,9 +36,13 @@ def can_run():
 def an_avx2_cpu(monkeypatch):
     """A CPU that the kernels are for, whatever this one is, and no memory of an earlier check."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    cpu_kernels.usable.cache_clear()
+    pure.usable.cache_clear()
     yield
-    cpu_kernels.usable.cache_clear()
+    pure.usable.cache_clear()
+
+
+def used(*widths):
+    return pure._passes(*(torch.zeros(1, 1, width) for width in widths)) is cpu
 
 
 def inputs(graphs, n, m, d, e):
@@ -60,8 +63,8 @@ def by_hand(q, k, v, g, h):
 
 
 def by_kernels(q, k, v, g, h):
-    product, norm = cpu_kernels.forward(q, k, v)
-    return product, norm, *cpu_kernels.backward(q, k, v, norm, g, h)
+    product, norm = cpu.forward(q, k, v)
+    return product, norm, *cpu.backward(q, k, v, norm, g, h)
 
 
 def relative(found, truth):
@@ -101,7 +104,7 @@ def test_an_empty_graph():
 def test_what_is_not_finite_stays_in_its_graph(bad):
     q, k, v, *_ = inputs(2, 20, 20, 16, 16)
     q[1, 3, 0] = bad
-    product, norm = cpu_kernels.forward(q, k, v)
+    product, norm = cpu.forward(q, k, v)
     assert product[0].isfinite().all()
     assert norm[0].isfinite()
     assert not product[1, 3].isfinite().any()
@@ -122,40 +125,41 @@ def test_memory_is_linear_in_the_tokens():
 
 def test_the_layer_uses_them(an_avx2_cpu, monkeypatch):
     called = []
-    forward = cpu_kernels.forward
-    monkeypatch.setattr(cpu_kernels, "forward", lambda *qkv: called.append(1) or forward(*qkv))
+    forward = cpu.forward
+    monkeypatch.setattr(cpu, "forward", lambda *qkv: called.append(1) or forward(*qkv))
     q, k, v, *_ = inputs(2, 9, 9, 5, 5)
-    assert cpu_kernels.usable(5, 5)
+    assert used(5, 5)
     called.clear()
-    tiled.affinity_product(q, k, v)
+    pure.affinity_product(q, k, v)
     assert called == [1]
-    tiled.affinity_product(q.double(), k.double(), v.double())
+    pure.affinity_product(q.double(), k.double(), v.double())
     assert called == [1]
 
 
 def test_a_default_device_changes_nothing(an_avx2_cpu):
+    zeros = torch.zeros(1, 1, 16)
     with torch.device("meta"):
-        assert cpu_kernels.usable(16, 16)
+        assert pure._passes(zeros, zeros) is cpu
 
 
 @pytest.mark.parametrize("capability", ["DEFAULT", "AVX512"])
 def test_other_cpus_keep_the_tiles(an_avx2_cpu, monkeypatch, capability):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert not cpu_kernels.usable(16, 16)
+    assert not used(16, 16)
 
 
 class TestCompiler:
     @pytest.fixture(autouse=True)
     def anew(self, an_avx2_cpu):
-        cpu_kernels.library.cache_clear()
+        cpu.library.cache_clear()
         yield
-        cpu_kernels.library.cache_clear()
+        cpu.library.cache_clear()
 
     def reason(self):
         """Why the kernels are not used: the words of the warning; none if none came."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            assert not cpu_kernels.usable(16, 16)
+            assert not used(16, 16)
         return " ".join(str(warning.message) for warning in caught)
 
     def test_none(self, monkeypatch):
@@ -178,24 +182,24 @@ class TestCompiler:
         assert "out of ideas" in reason
 
     def test_one_with_options(self, monkeypatch):
-        monkeypatch.setenv("CC", f"{cpu_kernels.compiler()[0]} -DUNUSED='a b'")
-        assert cpu_kernels.usable(16, 16)
+        monkeypatch.setenv("CC", f"{cpu.compiler()[0]} -DUNUSED='a b'")
+        assert used(16, 16)
 
     def test_kernels_that_are_wrong(self, monkeypatch):
-        forward = cpu_kernels.forward
+        forward = cpu.forward
         wrong = lambda *qkv: tuple(1.001 * x for x in forward(*qkv))  # noqa: E731
-        monkeypatch.setattr(cpu_kernels, "forward", wrong)
+        monkeypatch.setattr(cpu, "forward", wrong)
         assert "relative error is 1e-03" in self.reason()
 
     def test_nothing_stays_on_the_disk(self, monkeypatch, tmp_path):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        assert cpu_kernels.usable(16, 16)
+        assert used(16, 16)
         assert not list(tmp_path.iterdir())
 
     def test_no_warning_of_the_compiler(self, monkeypatch):
         ran = []
         run = subprocess.run
         monkeypatch.setattr(subprocess, "run", lambda *a, **k: ran.append(run(*a, **k)) or ran[-1])
-        monkeypatch.setattr(cpu_kernels, "FLAGS", ("-Wall", "-Wextra", *cpu_kernels.FLAGS))
-        assert cpu_kernels.usable(16, 16)
+        monkeypatch.setattr(cpu, "FLAGS", ("-Wall", "-Wextra", *cpu.FLAGS))
+        assert used(16, 16)
         assert ran[0].stderr == ""

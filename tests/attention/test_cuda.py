@@ -21,32 +21,32 @@ SHAPES = [(1, 64, 64, 16, 16), (2, 70, 65, 5, 20), (1, 1, 33, 17, 64)]
 SCRIPT = """
 import sys, warnings
 import numpy as np, torch
-from infsa_explain import cuda_kernels, tiled
+from infsa_explain.attention import cuda, pure, tiles
 from infsa_explain.attention.layers import pure_infsa
 
 given, out = np.load(sys.argv[1]), {}
 for case in range(int(given["cases"])):
     q, k, v, g, h = (torch.from_numpy(given[f"{case} {name}"]) for name in "qkvgh")
-    product, norm = cuda_kernels.forward(q, k, v)
-    found = (product, norm, *cuda_kernels.backward(q, k, v, norm, g, h))
+    product, norm = cuda.forward(q, k, v)
+    found = (product, norm, *cuda.backward(q, k, v, norm, g, h))
     out |= {f"{case} {name}": x.numpy() for name, x in zip(["product", "norm", *"qkv"], found)}
 
 cpu = torch.device("cpu")
-out["usable"] = cuda_kernels.usable(cpu, 16, 16)
-out["wide"] = cuda_kernels.usable(cpu, 16, 65)
-out["chosen"] = tiled._passes(q[..., :16], v[..., :16]) is cuda_kernels
-out["double"] = tiled._passes(q.double(), v.double()) is tiled
+out["usable"] = pure.usable(cuda, cpu, 16, 16)
+out["wide"] = pure.usable(cuda, cpu, 16, 65)
+out["chosen"] = pure._passes(q[..., :16], v[..., :16]) is cuda
+out["double"] = pure._passes(q.double(), v.double()) is tiles
 x = torch.from_numpy(given["x"]).requires_grad_()
 pure_infsa(x, x, x, 0.9).square().sum().backward()
 out["layer"] = x.grad.numpy()
 
-right = cuda_kernels.forward
+right = cuda.forward
 for name, wrong in (("wrong", lambda *qkv: [1.001 * y for y in right(*qkv)]), ("broken", None)):
-    cuda_kernels.usable.cache_clear()
-    cuda_kernels.forward = wrong
+    pure.usable.cache_clear()
+    cuda.forward = wrong
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        out[name] = cuda_kernels.usable(cpu, 16, 16)
+        out[name] = pure.usable(cuda, cpu, 16, 16)
     out[name + " says"] = " ".join(str(w.message) for w in caught)
 np.savez(sys.argv[2], **out)
 """
@@ -140,9 +140,9 @@ def test_the_kernels_compile_for_a_gpu(name, width):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from infsa_explain.attention import cuda as cuda_kernels
+    from infsa_explain.attention import cuda
 
-    kernel = getattr(cuda_kernels, name)
+    kernel = getattr(cuda, name)
     constants = {"D": width, "E": width, "B": 64 if width <= 32 else 32}
     types = {"squares_ptr": "*fp64"} | dict.fromkeys(constants, "constexpr")
     signature = {
@@ -159,11 +159,11 @@ def test_the_kernels_compile_for_a_gpu(name, width):
 def test_on_a_gpu(cases):
     import torch
 
-    from infsa_explain.attention import cuda as cuda_kernels
+    from infsa_explain.attention import cuda
 
     for case in cases:
         q, k, v, g, h = (torch.from_numpy(case[name]).cuda() for name in "qkvgh")
-        product, norm = cuda_kernels.forward(q, k, v)
-        results = (product, norm, *cuda_kernels.backward(q, k, v, norm, g, h))
+        product, norm = cuda.forward(q, k, v)
+        results = (product, norm, *cuda.backward(q, k, v, norm, g, h))
         for result, truth in zip(results, by_hand(**case).values(), strict=True):
             assert np.linalg.norm(result.cpu() - truth) <= 1e-6 * np.linalg.norm(truth)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from infsa_explain.attention import pure as tiled
+from infsa_explain.attention import pure, tiles
 from infsa_explain.attention.layers import pure_infsa
 from infsa_explain.attention.pure import affinity_product
 
@@ -15,11 +15,11 @@ SHAPES = [(1, 1, 1, 1, 1), (3, 4, 6, 5, 2), (2, 9, 13, 3, 4), (5, 17, 17, 16, 16
 
 
 @pytest.fixture(params=[(256, 2304, 2**20), (4, 6, 2**20), (4, 6, 1)], ids=str)
-def tiles(request, monkeypatch):
+def tile_sizes(request, monkeypatch):
     """Tiles of the usual size; small ones of all graphs at once; and of one graph each."""
-    monkeypatch.setattr(tiled, "_passes", lambda *qv: tiled)
+    monkeypatch.setattr(pure, "_passes", lambda *qv: tiles)
     for name, value in zip(("ROWS", "COLUMNS", "CPU_BYTES"), request.param, strict=True):
-        monkeypatch.setattr(tiled, name, value)
+        monkeypatch.setattr(tiles, name, value)
 
 
 def inputs(graphs, n, m, d, e, dtype=torch.float64):
@@ -56,7 +56,7 @@ class TestForward:
     @pytest.mark.parametrize(
         ("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)]
     )
-    @pytest.mark.usefixtures("tiles", "onednn_multiplies")
+    @pytest.mark.usefixtures("tile_sizes", "onednn_multiplies")
     def test_product_and_norm(self, shape, dtype, tolerance):
         qkv = inputs(*shape, dtype)
         before = [x.clone() for x in qkv]
@@ -94,7 +94,7 @@ class TestForward:
 
     @pytest.mark.parametrize("count", [1, 255, 256, 257, 1025, 4097])
     def test_shares_are_even(self, count):
-        shares = tiled._shares(count, 256)
+        shares = tiles._shares(count, 256)
         sizes = [share.stop - share.start for share in shares]
         assert [i for s in shares for i in range(s.start, s.stop)] == list(range(count))
         assert len(shares) == -(-count // 256)
@@ -106,7 +106,7 @@ class TestBackward:
     @pytest.mark.parametrize(
         ("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-6)]
     )
-    @pytest.mark.usefixtures("tiles", "onednn_multiplies")
+    @pytest.mark.usefixtures("tile_sizes", "onednn_multiplies")
     def test_gradients_are_those_of_the_dense_form(self, shape, dtype, tolerance):
         qkv = [x.abs_().requires_grad_() for x in inputs(*shape, dtype)]
         with torch.no_grad():
@@ -121,7 +121,7 @@ class TestBackward:
             assert found.dtype == dtype
             assert relative(found, expected) <= tolerance
 
-    @pytest.mark.usefixtures("tiles")
+    @pytest.mark.usefixtures("tile_sizes")
     def test_gradcheck(self):
         qkv = [x.requires_grad_() for x in inputs(2, 7, 8, 3, 2)]
         assert torch.autograd.gradcheck(affinity_product, qkv, eps=1e-7, atol=1e-6)
@@ -178,9 +178,9 @@ class TestBackward:
 
 def test_memory_is_linear_in_the_tokens(monkeypatch):
     """Forward and backward at twice the tokens take twice the memory, beyond the tiles."""
-    monkeypatch.setattr(tiled, "ROWS", 8)
-    monkeypatch.setattr(tiled, "COLUMNS", 8)
-    monkeypatch.setattr(tiled, "CPU_BYTES", 1)
+    monkeypatch.setattr(tiles, "ROWS", 8)
+    monkeypatch.setattr(tiles, "COLUMNS", 8)
+    monkeypatch.setattr(tiles, "CPU_BYTES", 1)
 
     def peak(tokens):
         qkv = [x.requires_grad_() for x in inputs(1, tokens, tokens, 16, 16)]
