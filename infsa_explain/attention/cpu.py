@@ -1,10 +1,10 @@
 """Pure InfSA on a CPU: the two passes of :mod:`infsa_explain.attention.tiles` in C.
 
-``cpu.c`` uses the entries of the graph where it makes them, in registers and the first
-cache. It is for CPUs with AVX2 and without AVX512; with that, oneDNN's products are fast enough.
-The machine's C compiler builds it when a width of heads is first met, in less than a second, and
-nothing of it stays on the disk. Without a compiler the tiles are used. The environment variable
-``CC`` names the compiler; empty, it says that there is none.
+``cpu.c`` uses each entry of the graph while it is in a register or the first-level cache. It is
+for CPUs with AVX2 but not AVX512, on which oneDNN's products are fast enough. The machine's C
+compiler builds it for each new width of heads, in less than a second, and nothing stays on the
+disk. Without a compiler the tiles are used. The environment variable ``CC`` names the compiler;
+set to nothing, it switches the kernels off.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FLAGS = ("-O3", "-mavx2", "-mfma", "-fopenmp", "-shared", "-fPIC")
 
 
 def supports(key_width: int, value_width: int) -> bool:
-    """Whether the kernels are for this CPU, and a compiler is there; any width will do."""
+    """Whether this CPU has AVX2 but not AVX512, and there is a compiler; any width is supported."""
     return torch.backends.cpu.get_cpu_capability() == "AVX2" and bool(compiler())
 
 
 def compiler() -> list[str]:
-    """The command of the C compiler; empty if there is none."""
+    """The command of the C compiler, as arguments; empty if there is none."""
     if "CC" in os.environ:
         return shlex.split(os.environ["CC"])
     installed = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -45,10 +45,10 @@ def compiler() -> list[str]:
 
 @functools.cache
 def library(key_width: int, value_width: int) -> ctypes.CDLL:
-    """The kernels, built for two widths, multiples of 16.
+    """The kernels, compiled for two widths, each a multiple of 16.
 
     Raises:
-        RuntimeError: with the compiler's words, if it fails.
+        RuntimeError: with the compiler's message, if it fails.
     """
     with (
         as_file(files(__package__) / "cpu.c") as source,
@@ -87,7 +87,7 @@ def backward(
 
 
 def _padded(x: Tensor) -> Tensor:
-    """Zeros behind every vector, up to a multiple of 16."""
+    """x with zeros appended to every vector, up to a multiple of 16."""
     return pad(x, (0, -x.shape[2] % 16)) if x.shape[2] % 16 else x.contiguous()
 
 
@@ -98,7 +98,7 @@ def _panels(x: Tensor) -> Tensor:
 
 
 def _run(name: str, arguments: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Call a kernel, with PyTorch's number of threads."""
+    """Call a kernel with PyTorch's number of threads."""
     kernel = library(q.shape[2], v.shape[2])[name]
     pointers = (ctypes.c_void_p(x.data_ptr()) for x in arguments)
     sizes = (ctypes.c_long(size) for size in (len(q), q.shape[1], k.shape[1]))

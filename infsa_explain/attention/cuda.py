@@ -1,12 +1,12 @@
 # mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def, untyped-decorator"
 """Pure InfSA on CUDA: the two passes of :mod:`infsa_explain.attention.tiles` as Triton kernels.
 
-One program takes a block of one graph's rows (or columns) and walks over all blocks across it;
-nothing of size N×N leaves the chip. Products are in float32 (``input_precision="ieee"``), sums of
-squares in float64 from block to block. Tested in Triton's interpreter; not run on a GPU, which is
-why :func:`infsa_explain.attention.pure.usable` compares them with the tiles first.
+One program takes a block of rows (or columns) of one graph and loops over the blocks across it;
+nothing of size N×N leaves the chip. Products are in float32 (``input_precision="ieee"``); squares
+are summed over blocks in float64. The kernels are tested in Triton's interpreter, not on a GPU, so
+:func:`infsa_explain.attention.pure.usable` compares them with the tiles before their first use.
 
-Triton comes with PyTorch's CUDA builds for Linux. Import this module only where it is to be used.
+Triton comes with PyTorch's CUDA builds for Linux. Import this module only if it is installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 __all__ = ["backward", "forward", "supports"]
 
 LANGUAGE = "Triton"
-#: Wider heads are left to the tiles: their blocks do not fit on every chip.
+#: Wider heads use the tiles: their blocks do not fit every chip.
 MAX_WIDTH = 64
 
 
@@ -57,7 +57,7 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
 
 
 def _programs(x: Tensor, *sizes: int) -> tuple[int, int]:
-    """One for every graph and every block of its tokens."""
+    """One program for each graph and each block of its tokens."""
     return len(x), triton.cdiv(x.shape[1], sizes[-1])
 
 

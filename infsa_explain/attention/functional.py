@@ -1,16 +1,17 @@
 """Infinite Self-Attention as functions of queries, keys and values.
 
 Softmax attention makes every token's weights sum to one. InfSA keeps the raw non-negative
-affinities and normalises the whole graph by one number, its Frobenius norm, so that the graph
-can be read as the transitions of a walk that dies out:
+affinities and divides the whole graph by one number, its Frobenius norm. The graph can then be
+read as the transitions of a walk that dies out:
 
     A+ = relu(q kᵀ / d)          affinities, row i attends to column j
     Â  = A+ / (‖A+‖_F + ε)       the token graph; spectral radius at most 1
     out = γ Â v                  Pure InfSA, one step of the walk
 
 Linear-InfSA replaces Â by one row, an O(N) estimate of its left Perron vector, which every
-token then receives. Source: Infinite Self-Attention, arXiv 2603.00175, and its released code
-(``rho`` there is γ here).
+token then receives.
+
+Source: Infinite Self-Attention, arXiv 2603.00175, and its released code (``rho`` there is γ here).
 """
 
 from __future__ import annotations
@@ -60,16 +61,16 @@ def token_graph(q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
     """
     with torch.autocast(q.device.type, enabled=False):
         q, k = at_least_float32(q).contiguous(), at_least_float32(k).contiguous()
-        s, t, eps_st = _scales(q, k, eps)
+        s, t, eps_st = _safe_scales(q, k, eps)
         graph = affinity(q / s, k / t)
         return graph / (frobenius_norm(graph)[..., None, None] + eps_st)
 
 
 def frobenius_norm(graph: Tensor) -> Tensor:
-    """‖graph‖_F of (..., N, N), in the graph's dtype, right to its last digits at any N.
+    """‖graph‖_F of (..., N, N), in the graph's dtype, accurate to its last digits at any N.
 
-    Row by row, then over rows in float64: one float32 sum over N² terms drifts by 1e-4 at
-    N = 4,097.
+    Norms of rows first, then their norm in float64: a single float32 sum over N² terms is off by
+    1e-4 at N = 4,097.
     """
     rows = torch.linalg.vector_norm(graph, dim=-1)
     norm: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
@@ -93,7 +94,7 @@ def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: floa
     """
     with torch.autocast(q.device.type, enabled=False):
         queries, keys = (at_least_float32(x).contiguous() for x in (q, k))
-        s, t, eps_st = _scales(queries, keys, eps)
+        s, t, eps_st = _safe_scales(queries, keys, eps)
         scaled = queries / (s * q.shape[-1]), keys / t, v.to(queries.dtype)
         product, norm = affinity_product(*(x.flatten(0, 1) for x in scaled))
         product, norm = (x.view(*q.shape[:2], *x.shape[1:]) for x in (product, norm))
@@ -102,7 +103,7 @@ def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: floa
 
 
 def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Tensor:
-    """`a`: the importance of every token to the central query, an O(N) stand-in for Perron.
+    """`a`: how much the central query attends to each token, an O(N) estimate of the Perron vector.
 
     e_i = ‖q_i‖₂, w = e / Σe, q̄ = Σ w_i q_i, a = relu(k q̄ / d) / (Σ relu(k q̄ / d) + ε).
 
@@ -110,13 +111,14 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Te
         q: queries, (B, H, N, d).
         k: keys, (B, H, N, d).
         eps: keeps a dead head at zero.
-        steps: 1 is Linear-InfSA's. Each step more averages the queries anew, q̄ ← Σ a_i q_i: power
-            iteration on Âᵀ with the relu taken after the sum over tokens, not before. Its fixed
-            point is the left Perron vector only where no relu cuts.
+        steps: 1 for Linear-InfSA. Each further step averages the queries again by the weights
+            found so far, q̄ ← Σ a_i q_i. This is power iteration on Âᵀ, except that the relu comes
+            after the sum over tokens, not before. It converges to the left Perron vector only if
+            no product is negative.
 
     Returns:
-        (B, H, N), non-negative; sums to 1, or is all zero in a dead head, where no key has a
-        positive product with the central query. γ is not in it.
+        (B, H, N), non-negative, without the factor γ. Sums to 1, or is all zero in a dead head,
+        in which no key has a positive product with the central query.
 
     >>> q = torch.ones(1, 1, 3, 2)
     >>> linear_weights(q, torch.tensor([[[[1., 1], [2, 2], [-1, 0]]]]))[0, 0]
@@ -124,7 +126,7 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Te
     """
     with torch.autocast(q.device.type, enabled=False):
         q, k = (at_least_float32(x).contiguous() for x in (q, k))
-        # Where all queries are zero the mean of them is zero too, whatever the weights.
+        # If all queries are zero, so is their mean, whatever the weights.
         energy = _norms(q)
         weight = energy / energy.sum(-2, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
         for _ in range(steps):
@@ -134,8 +136,15 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Te
 
 
 def key_weights(weight: Tensor, q: Tensor, k: Tensor, eps: float = EPS) -> Tensor:
-    """relu(k q̄ / d) scaled to sum 1, for the query q̄ = Σ weight_i q_i: (B, H, N, 1), as weight."""
-    s, t, eps_st = _scales(q, k, eps)
+    """relu(k q̄ / d) divided by its sum, for the query q̄ = Σ weight_i q_i.
+
+    Args:
+        weight: (B, H, N, 1).
+
+    Returns:
+        (B, H, N, 1).
+    """
+    s, t, eps_st = _safe_scales(q, k, eps)
     pairs = zip(chunks(weight, 2), chunks(q, 2), strict=True)
     central_query = torch.stack([(w * x).sum(-2, keepdim=True) for w, x in pairs]).sum(0)
     scores = torch.relu(k @ (central_query / (s * q.shape[-1])).transpose(-2, -1)) / t
@@ -143,8 +152,8 @@ def key_weights(weight: Tensor, q: Tensor, k: Tensor, eps: float = EPS) -> Tenso
 
 
 def _norms(q: Tensor) -> Tensor:
-    """‖q_i‖₂ up to a factor a head, (B, H, N, 1), some tokens at a time."""
-    s = _out_of_range(q.detach())
+    """‖q_i‖₂ up to a common factor in each head, (B, H, N, 1); computed in chunks of tokens."""
+    s = _safe_scale(q.detach())
     norms = [torch.linalg.vector_norm(x / s, dim=-1, keepdim=True) for x in chunks(q, 2)]
     return torch.cat(norms, dim=2)
 
@@ -152,7 +161,7 @@ def _norms(q: Tensor) -> Tensor:
 def linear_infsa(
     q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float = EPS
 ) -> Tensor:
-    """γ Σ_j a_j v_j, the same for every token, with ``a`` from :func:`linear_weights`.
+    """γ Σ_j a_j v_j, the same row for every token; `a` is :func:`linear_weights`.
 
     Args:
         q: queries, (B, H, N, d).
@@ -174,24 +183,30 @@ def summary(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float) 
         return (per_head(gamma, weights) * (weights @ v.to(weights.dtype))).to(v.dtype)
 
 
-def _scales(q: Tensor, k: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """s, t and ε / (s t), each (B, H, 1, 1), such that squares of q kᵀ / (s t) stay in range.
+def _safe_scales(q: Tensor, k: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales s of q and t of k that keep squares of q kᵀ / (s t) in range; and ε / (s t).
 
-    Â and `a` of q / s, k / t and ε / (s t) are those of q, k and ε. q and k are contiguous.
+    q / s, k / t and ε / (s t) have the same Â and the same `a` as q, k and ε.
+
+    Args:
+        q, k: (B, H, N, d), contiguous.
+
+    Returns:
+        s, t and ε / (s t), each (B, H, 1, 1).
     """
-    s, t = _out_of_range(q.detach()), _out_of_range(k.detach())
+    s, t = _safe_scale(q.detach()), _safe_scale(k.detach())
     return s, t, (eps / (s * t)).clamp_min(torch.finfo(q.dtype).tiny)
 
 
-def _out_of_range(x: Tensor) -> Tensor:
-    """1; for heads beyond 2⁻²⁴ … 2²⁴ the power of two that their largest number is about.
+def _safe_scale(x: Tensor) -> Tensor:
+    """Power of two near the largest magnitude of a head; 1 if that is within 2⁻²⁴ … 2²⁴, or 0.
 
     (B, H, N, d) to (B, H, 1, 1).
     """
     largest = torch.maximum(x.amax((-2, -1), keepdim=True), -x.amin((-2, -1), keepdim=True))
-    far = (largest > 2.0**24) | ((largest > 0) & (largest < 2.0**-24))
-    power = torch.exp2(torch.frexp(largest).exponent.clamp(-126, 127).to(x.dtype))
-    return torch.where(far, power, 1)
+    unsafe = (largest > 2.0**24) | ((largest > 0) & (largest < 2.0**-24))
+    power_of_two = torch.exp2(torch.frexp(largest).exponent.clamp(-126, 127).to(x.dtype))
+    return torch.where(unsafe, power_of_two, 1)
 
 
 def per_head(gamma: float | Tensor, like: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
-"""Infinite Self-Attention as layers that fit timm's ``Attention`` slot.
+"""Infinite Self-Attention as layers that take the place of timm's ``Attention``.
 
-The functions that they compute are in :mod:`infsa_explain.attention.functional`, and here under
-their names.
+The functions they compute are in :mod:`infsa_explain.attention.functional`.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ __all__ = [
 
 
 def query_key_bias(dim: int) -> float:
-    """The positive constant at which query and key biases start, 1.3 · 0.02 · √dim.
+    """Initial value of the query and key biases: 1.3 · 0.02 · √dim, positive.
 
-    With biases at zero a product of a key and the central query is as often negative as
-    positive, relu silences whole heads, and no gradient brings them back. A common positive
-    constant starts every head alive; it must grow with the width as the products do.
+    With zero biases, the product of a key and the central query is as often negative as positive.
+    The relu then silences whole heads, and no gradient revives them. With a common positive bias
+    every head starts alive. The products grow with the width, and so must the bias.
     """
     return 1.3 * 0.02 * math.sqrt(dim)
 
 
 class _InfSA(Attention):
-    """What the two InfSA layers share: timm's constructor and state dict, and γ per head."""
+    """Common to both InfSA layers: timm's constructor and state dict, and one γ per head."""
 
     def __init__(self, dim: int, num_heads: int = 8, *args: Any, **kwargs: Any) -> None:
         super().__init__(dim, num_heads, *args, **kwargs)
         if self.attn_drop.p:
             raise ValueError(
-                f"attn_drop must be 0, got {self.attn_drop.p}: InfSA weights are no "
-                "distribution to drop from; use proj_drop or drop_path"
+                f"attn_drop must be 0, got {self.attn_drop.p}: InfSA weights do not "
+                "sum to 1, so dropping some has no meaning; use proj_drop or drop_path"
             )
         self.gamma_logit = nn.Parameter(
             torch.empty(num_heads, device=self.qkv.weight.device, dtype=self.qkv.weight.dtype)
@@ -81,7 +80,7 @@ class _InfSA(Attention):
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        """Attend: tokens (B, N, D) to (B, N, D).
+        """Tokens (B, N, D) to tokens (B, N, D).
 
         Raises:
             ValueError: if a mask is given; the paper defines none.
@@ -100,7 +99,7 @@ class _InfSA(Attention):
         return tokens
 
     def heads(self, x: Tensor) -> Tensor:
-        """What every head passes on: (B, H, N, d), or (B, H, 1, d), one row for all tokens."""
+        """Outputs of the heads, (B, H, N, d), or (B, H, 1, d) if all tokens receive the same."""
         raise NotImplementedError
 
 
@@ -122,10 +121,9 @@ class LinearInfSA(_InfSA):
     Takes timm's constructor arguments, and timm's state dict with ``gamma_logit`` (H,) added.
     Tokens (B, N, D) in and out.
 
-    Every token receives the same vector, so it is projected once, and neither keys nor values are
-    formed: see :mod:`infsa_explain.attention.linear`. With a norm on queries or keys, or a
-    projection that is no plain one (quantised, or with an adapter), that algebra fails, and the
-    textbook form is used.
+    Every token receives the same vector. So it is projected once, and keys and values are never
+    formed: see :mod:`infsa_explain.attention.linear`. That needs a plain linear projection and no
+    norm of queries or keys. Otherwise (quantised layers, adapters) the textbook form is used.
     """
 
     def heads(self, x: Tensor) -> Tensor:

@@ -1,15 +1,16 @@
-"""Linear-InfSA without keys and values, some tokens at a time: its heads, and their gradients.
+"""Linear-InfSA without forming keys and values: the outputs of its heads, and their gradients.
 
-Every token receives the same Σ_j a_j v_j. A key therefore meets one query alone, the central query
-q̄ = Σ_j ‖q_j‖ q_j / E with E = Σ_j ‖q_j‖, and values are summed alone:
+Every token receives the same Σ_j a_j v_j. So keys are multiplied by one query only, the central
+query q̄ = Σ_j ‖q_j‖ q_j / E with E = Σ_j ‖q_j‖, and only a weighted sum of the values is needed:
 
     s_j = relu(q̄ k_j / d) = relu(u x_j + c),    u = W_kᵀ q̄ / d,  c = b_k q̄ / d
     z = Σ_j s_j x_j / (S + ε),  S = Σ_j s_j
     Σ_j a_j v_j = W_v z + b_v S / (S + ε)
 
-That costs N·D·H each where W_k x and W_v x cost N·D². Queries alone cost N·D², for their norms.
+These sums cost N·D·H, while W_k x and W_v x would cost N·D² each. Queries are formed, at N·D²,
+since their norms are needed. Tokens are taken in chunks, so that memory stays bounded.
 
-The gradients are as short. Writing ∂y for ∂L/∂y, with g = ∂(Σ_j a_j v_j):
+The gradients are as cheap. Writing ∂y for ∂L/∂y, with g = ∂(Σ_j a_j v_j):
 
     ∂W_v = g zᵀ,  ∂z = W_vᵀ g,  ∂(Σ s x) = ∂z / (S + ε),  ∂S = (ε b_v g / (S + ε) − z ∂z) / (S + ε)
     ∂s_j = x_j ∂(Σ s x) + ∂S where s_j > 0, else 0
@@ -17,7 +18,7 @@ The gradients are as short. Writing ∂y for ∂L/∂y, with g = ∂(Σ_j a_j v_
     ∂q_j = (‖q_j‖ ∂q̄ + (q_j − q̄) ∂q̄ q_j / ‖q_j‖) / E,  ∂W_q = Σ_j ∂q_j x_jᵀ
     ∂x_j = W_qᵀ ∂q_j + s_j ∂(Σ s x) + ∂s_j u
 
-and two products of N·D² more, where autograd passes over all tokens a dozen times between them.
+which takes two more products of N·D². Autograd would read all tokens about a dozen times.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from .onednn import product, projection
 
 __all__ = ["linear_heads"]
 
-#: Tokens to work on at a time: on a CPU those whose queries stay in a thread's cache, elsewhere
-#: more; memory does not grow with N in inference.
+#: Tokens in a chunk, per thread on a CPU (their queries fit the cache) and in all elsewhere.
+#: Memory does not grow with N in inference.
 CHUNK, DEVICE_CHUNK = 512, 4096
 
 
@@ -49,34 +50,34 @@ def linear_heads(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, eps
         eps: ε, see :func:`infsa_explain.attention.functional.linear_weights`.
 
     Returns:
-        (B, H, d), at least in float32. In training its gradients are those above; for a second
-        derivative, a forward one, other types and under autocast or ``torch.compile``, autograd's.
+        (B, H, d), at least in float32. Gradients follow the formulas above. Second derivatives,
+        forward-mode derivatives, mixed dtypes, autocast and ``torch.compile`` use autograd.
 
     >>> x, weight = torch.tensor([[[1.0], [3.0]]]), torch.ones(3, 1)
     >>> linear_heads(x, weight, None, heads=1, eps=0.0)  # a = (1/4, 3/4), v = (1, 3)
     tensor([[[2.5000]]])
     """
     bias = weight.new_zeros(len(weight)) if bias is None else bias
-    if _by_formula(x, weight, bias):
+    if _uses_formulas(x, weight, bias):
         values: Tensor = _LinearHeads.apply(x, weight, bias, heads, eps)
         return values
     return _forward(chunks(x), weight, bias, heads, eps)[0]
 
 
 def chunks(x: Tensor, dim: int = 1) -> tuple[Tensor, ...]:
-    """Some tokens after the others; dimension ``dim`` is the N tokens'."""
-    if x.device.type != "cpu" or torch.compiler.is_compiling():  # which would unroll many
+    """Split x into chunks of tokens along dimension ``dim``."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():  # it would unroll many chunks
         return torch.split(x, DEVICE_CHUNK, dim)
     return torch.split(x, CHUNK * torch.get_num_threads(), dim)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x, or x in float32 if that is more."""
+    """x in float32, or unchanged if it is float64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _by_formula(x: Tensor, *parameters: Tensor) -> bool:
-    """Whether gradients are those above: by backpropagation, of numbers of one type."""
+def _uses_formulas(x: Tensor, *parameters: Tensor) -> bool:
+    """Whether gradients follow the formulas: first order, reverse mode, one dtype, no tracing."""
     return (
         torch.is_grad_enabled()
         and any(y.requires_grad for y in (x, *parameters))
@@ -92,7 +93,7 @@ def _by_formula(x: Tensor, *parameters: Tensor) -> bool:
 def _forward(
     x: Sequence[Tensor], weight: Tensor, bias: Tensor, heads: int, eps: float
 ) -> tuple[Tensor, ...]:
-    """Σ a v, and what its gradients need: E, q̄, u, z, S + ε, and q and s of the last chunk of x."""
+    """Σ a v, and for its gradients E, q̄, u, z, S + ε, and q and s of the last chunk of x."""
     w_q, b_q = weight.chunk(3)[0], bias.chunk(3)[0]
     energy = weighted = x[0].new_zeros((), dtype=torch.float32)
     for tokens in x:
@@ -122,7 +123,7 @@ def _forward(
 
 
 class _LinearHeads(torch.autograd.Function):
-    """Σ a v with the gradients above."""
+    """Σ a v, with its gradients by the formulas of this module."""
 
     @staticmethod
     def forward(
@@ -170,10 +171,10 @@ class _LinearHeads(torch.autograd.Function):
 
 
 def _differentiable_gradients(ctx: Any, g: Tensor) -> list[Tensor | None]:
-    """∂x, ∂weight and ∂bias by autograd, where a second derivative may follow."""
+    """∂x, ∂weight and ∂bias by autograd, so that they can be differentiated again."""
     x, weight, bias, *_ = ctx.saved_tensors
     wanted = ctx.needs_input_grad[:3]
     values = _forward(chunks(x), weight, bias, ctx.heads, ctx.eps)[0]
-    some = [y for y, want in zip((x, weight, bias), wanted, strict=True) if want]
-    found = iter(torch.autograd.grad(values, some, g, create_graph=True))
-    return [next(found) if want else None for want in wanted]
+    inputs = [y for y, want in zip((x, weight, bias), wanted, strict=True) if want]
+    gradients = iter(torch.autograd.grad(values, inputs, g, create_graph=True))
+    return [next(gradients) if want else None for want in wanted]

@@ -1,7 +1,7 @@
-"""Products of matrices by oneDNN where it is faster than what PyTorch uses, MKL.
+"""Matrix products by oneDNN, on CPUs on which it is faster than MKL, which PyTorch uses.
 
 It was twice as fast on an AMD processor with AVX512, and took 5 to 25% longer on one without.
-oneDNN's linear layer is part of PyTorch, without a derivative.
+PyTorch includes oneDNN's linear layer, but not its derivative.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["linear", "product", "projection", "usable"]
 
 
 def usable(x: Tensor) -> bool:
-    """Whether oneDNN is to multiply ``x``: float32, on a CPU that it is faster on.
+    """Whether to multiply ``x`` by oneDNN: float32, on a CPU on which it is faster.
 
-    Not while ``torch.compile`` traces, which takes the operator for constant weights alone.
+    Not while ``torch.compile`` traces: it accepts the operator only for constant weights.
     """
     return (
         not torch.compiler.is_compiling()
@@ -37,9 +37,9 @@ def _faster() -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, then: str = "none") -> Tensor:
-    """x weightᵀ + bias by oneDNN, with ``then="relu"`` its relu; without a derivative.
+    """x weightᵀ + bias by oneDNN, or its relu with ``then="relu"``; not differentiable.
 
-    A weight must be a whole matrix or its transpose: oneDNN takes any other at a crawl.
+    ``weight`` must be a whole matrix or its transpose. oneDNN is very slow with other strides.
 
     Args:
         x: (..., D), see :func:`usable`.
@@ -59,7 +59,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, then: str = "n
 
 
 def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weightᵀ + bias: PyTorch's ``linear``, by oneDNN in inference.
+    """x weightᵀ + bias: by oneDNN in inference, else by PyTorch's ``linear``.
 
     Args:
         x: (..., D).
@@ -67,7 +67,7 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         bias: (E,).
 
     Returns:
-        (..., E). Where a derivative may be asked for, and under autocast, it is PyTorch's own.
+        (..., E). PyTorch's ``linear`` is used if gradients are enabled, and under autocast.
 
     >>> projection(torch.tensor([[1.0, 2], [3, -4]]), torch.ones(1, 2))
     tensor([[ 3.],
@@ -81,7 +81,7 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """a b, without a derivative.
+    """a b, written to ``out``; not differentiable.
 
     Args:
         a: (N, D), a whole matrix or its transpose, as is ``b``.

@@ -33,10 +33,10 @@ def affinity_product(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         v: values, (G, M, e).
 
     Returns:
-        A v, (G, N, e), and ‖A‖_F, (G,), right to its last digits at any N.
+        A v, (G, N, e), and ‖A‖_F, (G,), accurate to its last digits at any N.
 
     Raises:
-        NotImplementedError: where a second derivative is asked for.
+        NotImplementedError: if a second derivative is asked for.
 
     >>> q, k, v = torch.eye(2)[None], torch.tensor([[[3.0, -1], [4, -1]]]), torch.ones(1, 2, 1)
     >>> affinity_product(q, k, v)
@@ -49,7 +49,7 @@ def affinity_product(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("infsa_explain::affinity_product", mutates_args=())
 def _affinity_product(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The two results; an operator, so that ``torch.compile`` leaves the loop over tiles alone."""
+    """A v and ‖A‖_F; an operator, so that ``torch.compile`` does not unroll the loop over tiles."""
     product, norm = _passes(q, v).forward(q, k, v)
     return product, norm
 
@@ -83,7 +83,7 @@ def _backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> None:
-    """Silence would be a wrong second derivative."""
+    """Refuse a second derivative, which would be wrong without an error."""
     raise NotImplementedError("Pure InfSA can be differentiated once, not twice")
 
 

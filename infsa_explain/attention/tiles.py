@@ -1,18 +1,19 @@
-"""Pure InfSA tile by tile, in PyTorch: the two passes that run everywhere.
+"""Pure InfSA tile by tile, in PyTorch: the two passes that run on every device.
 
-With A = relu(q kᵀ), one pass over tiles that stay in the cache gives both A v and ‖A‖_F, so that
-the division by the norm can come last. The backward pass forms the tiles again. For the gradients
+With A = relu(q kᵀ), one pass over tiles that fit the cache gives both A v and ‖A‖_F; the division
+by the norm comes last. The backward pass forms the tiles again. For the gradients
 g = ∂L/∂(A v) and h = ∂L/∂‖A‖_F,
 
     ∂L/∂v = Aᵀ g
     ∂L/∂A = g vᵀ + (h / ‖A‖_F) A where A > 0, else 0   = T
     ∂L/∂q = T k,  ∂L/∂k = Tᵀ q
 
-and as A = q kᵀ where it counts, T is one product, [g, (h / ‖A‖_F) q] [v, k]ᵀ.
+and as A = q kᵀ where A > 0, T is one product there, [g, (h / ‖A‖_F) q] [v, k]ᵀ.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -23,19 +24,19 @@ from . import onednn
 
 __all__ = ["backward", "forward"]
 
-#: Rows and columns of a tile: in float32, 2.25 MiB of one graph.
+#: Rows and columns of a tile, at most: 2.25 MiB of one graph in float32.
 ROWS, COLUMNS = 256, 2304
-#: Graphs of which several fit into these bytes share a tile: per thread on a CPU, whose cache they
-#: stay in, and in all on other devices.
+#: Small graphs share a tile up to this many bytes: per thread on a CPU (they fit its cache), and
+#: in all on other devices.
 CPU_BYTES, DEVICE_BYTES = 2**20, 64 * 2**20
-#: Which graphs, which of their rows and which of their columns.
+#: The graphs, their rows and their columns that a tile covers.
 Tile = tuple[slice, slice, slice]
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """A v (G, N, e) and ‖A‖_F (G,) of A = relu(q kᵀ); q (G, N, d), k (G, M, d), v (G, M, e).
 
-    Squares are summed by rows of tiles, and these in float64.
+    Squares are summed within the rows of a tile, and these sums in float64.
     """
     product = q.new_zeros(*q.shape[:2], v.shape[2])
     squares = q.new_zeros(len(q), dtype=torch.float64)
@@ -53,7 +54,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    share = torch.where(norm > 0, h / norm, 0)  # an empty graph passes nothing on
+    share = torch.where(norm > 0, h / norm, 0)  # an empty graph has no gradient
     gq = torch.cat([g, share[:, None, None] * q], dim=-1)
     vk = torch.cat([v, k], dim=-1)
     scratch = q.new_empty(2, _largest(q, k))
@@ -68,7 +69,7 @@ def backward(
 
 
 def _product(scratch: Tensor, a: Tensor, b: Tensor, relu: bool = False) -> Tensor:
-    """a bᵀ or its relu, in ``scratch`` if it is not oneDNN's."""
+    """a bᵀ or its relu; in ``scratch``, unless oneDNN multiplies."""
     if _onednn(a):
         return onednn.linear(a[0], b[0], then="relu" if relu else "none")[None]
     shape = (len(a), a.shape[1], b.shape[1])
@@ -87,25 +88,22 @@ def _add_product(out: Tensor, tile: Tensor, b: Tensor, transposed: bool = False)
 
 
 def _onednn(x: Tensor) -> bool:
-    """Whether oneDNN multiplies: one graph alone.
+    """Whether oneDNN multiplies: if a tile holds one graph.
 
-    There it is up to twice as fast as ``bmm``, and it takes the relu along; MKL's batches are
-    faster where graphs are small.
+    oneDNN is then up to twice as fast as ``bmm``, and includes the relu. Batches of small graphs
+    are faster by MKL.
     """
     return len(x) == 1 and onednn.usable(x)
 
 
 def _tiles(q: Tensor, k: Tensor) -> Iterator[Tile]:
-    """The graphs in tiles: blocks of rows and columns in even shares, of several graphs at once."""
+    """Cut the graphs into tiles; rows and columns are cut evenly, small graphs share a tile."""
     rows, columns = _shares(q.shape[1], ROWS), _shares(k.shape[1], COLUMNS)
-    for graphs in _shares(len(q), _graphs(q, k)):
-        for some_rows in rows:
-            for some_columns in columns:
-                yield graphs, some_rows, some_columns
+    return itertools.product(_shares(len(q), _graphs(q, k)), rows, columns)
 
 
 def _graphs(q: Tensor, k: Tensor) -> int:
-    """How many graphs share a tile."""
+    """The number of graphs that share a tile."""
     size = min(q.shape[1], ROWS) * min(k.shape[1], COLUMNS) * q.element_size()
     if q.device.type != "cpu":
         return max(1, DEVICE_BYTES // size)
@@ -119,6 +117,6 @@ def _largest(q: Tensor, k: Tensor) -> int:
 
 
 def _shares(count: int, size: int) -> list[slice]:
-    """0 … count in the fewest parts of at most ``size``, as even as can be."""
+    """Cut 0 … count into the fewest parts of at most ``size``, as even as possible."""
     even = math.ceil(count / math.ceil(count / size))
     return [slice(first, min(first + even, count)) for first in range(0, count, even)]

@@ -24,7 +24,15 @@ from torch import Tensor
 
 from .operator import AttentionOperator
 from .perron_bounds import FLOOR, product_rounding
-from .solvers import choice, fixed_point, multiply, solve, sum_rounding, survival_per_head
+from .solvers import (
+    Contraction,
+    choice,
+    fixed_point,
+    multiply,
+    solve,
+    sum_rounding,
+    survival_per_head,
+)
 from .spectrum import CONSTANT_ON_SOFTMAX, Perron, perron
 
 __all__ = [
@@ -238,15 +246,14 @@ def doob_visits(
         rhs[..., 0] = support[..., 0]
     defined = (rhs > 0).any(-1)
     absorption = 1 - survival * growth
-    solution = fixed_point(
+    contraction = Contraction(
         lambda x: h * op.double.apply_transposed(inverse * x),
         survival,
-        rhs,
         norm=1,
-        contraction=1 - absorption.amin(-1),
+        factor=1 - absorption.amin(-1),
         rounding=sum_rounding(op.num_tokens),
-        tol=0.9 * tol,  # the rest is for h
     )
+    solution = fixed_point(contraction, rhs, tol=0.9 * tol)  # the rest is for h
     moved = torch.where(relative < 1, 2 * relative / (1 - relative), torch.inf)
     bound = solution.error_bound * (1 + moved) + moved
     bound = bound.nan_to_num(nan=torch.inf, posinf=torch.inf)

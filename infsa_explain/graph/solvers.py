@@ -1,10 +1,11 @@
-"""Certified solutions of x = b + γÂx: the visits that a walk pays.
+"""Certified solutions of x = b + γÂx: the expected visits of a walk.
 
-A map x ↦ b + γMx that shrinks distances by c < 1 in some norm has one fixed point x*, and
-y = b + γMx lies within c ‖y − x‖ / (1 − c) of it, however x was found. So x may come from a
-direct solve, or from a Krylov space in float32; y and the residual y − x are
-computed in float64, and y is the answer. It is never negative, exactly b_i where no edge leads to
-token i, and its bound, with a term for rounding, holds against the exact solution.
+Suppose that x ↦ b + γMx shrinks distances by a factor c < 1 in some norm. Then it has one fixed
+point x*, and for every x the image y = b + γMx lies within c ‖y − x‖ / (1 − c) of x*. So x may be
+found in any way: by a direct solve, or by a Krylov method in float32. Then y and the residual
+y − x are computed in float64, and y is the answer. It is non-negative, and exactly b_i for a token
+i that no edge leads to. The bound includes a term for rounding, and so holds for the exact
+solution.
 
 Source: the contraction principle, Banach 1922; GMRES, Saad and Schultz 1986, restarted as
 iterative refinement.
@@ -20,14 +21,14 @@ from torch import Tensor
 
 from .operator import AttentionOperator
 
-__all__ = ["Solution", "arnoldi", "fixed_point", "solve"]
+__all__ = ["Contraction", "Solution", "arnoldi", "fixed_point", "solve"]
 
-#: Up to this many tokens, and bytes of float64 matrices, a system is solved directly. Beyond 128
-#: tokens the Krylov solver is faster, and LAPACK enters the blocked LU that PyTorch's batched
-#: solve gets wrong on several threads (pytorch/pytorch#142815).
+#: A system is solved directly up to this many tokens, and bytes of float64 matrices. Beyond 128
+#: tokens the Krylov solver is faster, and LAPACK uses the blocked LU that PyTorch's batched solve
+#: gets wrong on several threads (pytorch/pytorch#142815).
 DIRECT_TOKENS = 128
 DIRECT_BYTES = 256 * 2**20
-#: Products between two looks at the residual: at first, and at most.
+#: Krylov steps between two checks of the residual: the first number, and the largest.
 KRYLOV_STEPS = (6, 24)
 MAX_ITERATIONS = 10_000
 
@@ -37,7 +38,7 @@ Step = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Solution:
-    """A solution, and what is known of its error.
+    """A solution and the bound on its error.
 
     Attributes:
         x: (B, H, N) float64, non-negative.
@@ -53,6 +54,44 @@ class Solution:
     converged: Tensor
 
 
+@dataclass(frozen=True)
+class Contraction:
+    """The map x ↦ γMx of a non-negative M, which shrinks distances in a norm.
+
+    Attributes:
+        step: x ↦ Mx for x (B, H, N) in float64.
+        survival: γ, (H, 1) float64.
+        norm: 1, 2 or ``torch.inf``: the norm of the contraction and of the error bound.
+        factor: c with ‖γM‖ ≤ c, (B, H). The bound is infinite where c is 1 or more.
+        rounding: relative error of ``step`` in float64.
+        search: ``step`` in the precision of the Krylov search; None for ``step`` itself.
+        matrix: M, (B, H, N, N) float64, for a direct solve; None for a Krylov search.
+    """
+
+    step: Step
+    survival: Tensor
+    norm: float
+    factor: Tensor
+    rounding: float
+    search: Step | None = None
+    matrix: Tensor | None = None
+
+    def apply(self, x: Tensor) -> Tensor:
+        """γMx in the precision of the search."""
+        return self.survival * (self.search or self.step)(x)
+
+    def length(self, x: Tensor) -> Tensor:
+        """‖x‖, (B, H)."""
+        size: Tensor = torch.linalg.vector_norm(x, self.norm, dim=-1)
+        return size
+
+    def solve_directly(self, rhs: Tensor, matrix: Tensor) -> Tensor:
+        """(I − γM)⁻¹ b by LU decomposition."""
+        identity = torch.eye(rhs.shape[-1], dtype=rhs.dtype, device=rhs.device)
+        solution: Tensor = torch.linalg.solve(identity - self.survival[..., None] * matrix, rhs)
+        return solution
+
+
 def solve(
     op: AttentionOperator,
     gamma: float | Tensor,
@@ -64,10 +103,10 @@ def solve(
 ) -> Solution:
     """x = (I − γÂ)⁻¹ b, or with Âᵀ, for every graph.
 
-    The bound is on the 2-norm for InfSA graphs, where ‖γÂ‖₂ ≤ γ‖Â‖_F < 1; for softmax graphs,
-    whose rows sum to 1, on the 1-norm with Âᵀ and the maximum norm with Â. It holds for Â as
-    float64 forms it from queries and keys; a rounding term takes sums of N and d terms at their
-    worst.
+    For InfSA graphs the bound is on the 2-norm, since ‖γÂ‖₂ ≤ γ‖Â‖_F < 1. For softmax graphs,
+    whose rows sum to 1, it is on the 1-norm with Âᵀ and on the maximum norm with Â. It holds for
+    the Â that float64 forms from queries and keys, with a rounding term for the worst case of
+    sums of N and d terms.
 
     Args:
         op: token graphs over (B, H).
@@ -81,7 +120,7 @@ def solve(
         :class:`Solution`.
 
     Raises:
-        ValueError: for γ outside (0, 1), or as many γ as there are not heads.
+        ValueError: if γ is not in (0, 1), or not a scalar or of length H.
 
     >>> q = torch.tensor([[[[1.0, 0], [0, 1]]]])
     >>> op = AttentionOperator(q, q)  # Â = I / √2
@@ -92,118 +131,138 @@ def solve(
     op64 = op.double
     if op.kind == "softmax":
         norm = 1 if transposed else torch.inf
-        size = torch.ones_like(rhs[..., 0])
+        norm_of_graph = torch.ones_like(rhs[..., 0])
     else:
-        norm, size = 2, op64.frobenius_norm()
+        norm, norm_of_graph = 2, op64.frobenius_norm()
     matrix = None
     if op.num_tokens <= DIRECT_TOKENS and rhs.numel() * op.num_tokens * 8 <= DIRECT_BYTES:
         matrix = op64.dense().mT if transposed else op64.dense()
-    return fixed_point(
+    contraction = Contraction(
         multiply(op64, transposed),
         survival,
-        rhs,
-        norm=norm,
-        contraction=survival[..., 0] * size,
+        norm,
+        factor=survival[..., 0] * norm_of_graph,
         rounding=sum_rounding(op.num_tokens + op.q.shape[-1]),
-        coarse=multiply(search_graph(op), transposed),
+        search=multiply(search_graph(op), transposed),
         matrix=matrix,
-        tol=tol,
-        max_iterations=max_iterations,
     )
+    return fixed_point(contraction, rhs, tol=tol, max_iterations=max_iterations)
 
 
 def fixed_point(
-    step: Step,
-    survival: Tensor,
+    contraction: Contraction,
     rhs: Tensor,
     *,
-    norm: float,
-    contraction: Tensor,
-    rounding: float,
-    coarse: Step | None = None,
-    matrix: Tensor | None = None,
     tol: float = 1e-6,
     max_iterations: int = MAX_ITERATIONS,
 ) -> Solution:
-    """The x = b + γMx of a non-negative M with ‖γM‖ ≤ c < 1, certified.
+    """The x with x = b + γMx, certified.
+
+    A direct solve, or corrections d ≈ r + γMd of the residual r, until the bound is within the
+    tolerance.
 
     Args:
-        step: x ↦ Mx for x (B, H, N) in float64.
-        survival: γ, (H, 1) float64.
+        contraction: x ↦ γMx.
         rhs: b, (B, H, N) float64, non-negative.
-        norm: the norm, 1, 2 or ``torch.inf``, in which M contracts and the bound is given.
-        contraction: c, (B, H). Where it is 1 or more the bound is infinite.
-        rounding: relative error of ``step`` in float64.
-        coarse: ``step`` in the precision of the search for x; ``step`` itself if None.
-        matrix: M, (B, H, N, N) float64, to begin with a direct solve.
         tol: bound on the relative error at which to stop.
-        max_iterations: products at most, but two at least; a direct solve is none.
+        max_iterations: products at most, but at least two; a direct solve counts as none.
 
     Returns:
-        :class:`Solution`. It stops short of the tolerance where rounding hides the rest.
+        :class:`Solution`. Its bound stays above the tolerance where rounding hides the rest, or
+        where the products were too few.
+    """
+    iterations = 0
+    if contraction.matrix is None:
+        max_iterations = max(max_iterations, 2)
+        current = _Iterate.zero(contraction, rhs)
+    else:
+        x = contraction.solve_directly(rhs, contraction.matrix)
+        current = _Iterate.at(contraction, rhs, x)
+    stalled = torch.zeros_like(rhs[..., 0], dtype=torch.bool)
+    steps, most_steps = KRYLOV_STEPS
+    while not current.is_final(tol).all() and iterations + 2 <= max_iterations:
+        steps = max(1, min(steps, max_iterations - iterations - 1))
+        correction = _correction(contraction, current.residual, steps, stalled)
+        previous = current
+        current = _Iterate.at(contraction, rhs, previous.x + correction)
+        iterations += steps + 1
+        if steps < most_steps:
+            slow = (current.size > 0.01 * previous.size) & ~current.is_final(tol)
+            steps = min(2 * steps, most_steps) if bool(slow.any()) else steps
+        else:  # GMRES shrinks the 2-norm, but M may contract in another norm
+            slow = current.size > contraction.survival[..., 0] ** steps * previous.size
+            stalled = stalled | slow
+    return Solution(current.y, current.bound, iterations, current.bound <= tol)
+
+
+@dataclass(frozen=True)
+class _Iterate:
+    """An approximate solution x, its image y = b + γMx, and the bound on the error of y.
+
+    Attributes:
+        residual: y − x.
+        size: (B, H) ‖y − x‖.
+        bound: (B, H) upper bound on ‖y − x*‖ / ‖y‖; absolute where y is zero.
+        exhausted: (B, H) bool, whether the residual is no larger than its rounding error.
     """
 
-    def length(x: Tensor) -> Tensor:
-        size: Tensor = torch.linalg.vector_norm(x, norm, dim=-1)
-        return size
+    x: Tensor
+    y: Tensor
+    residual: Tensor
+    size: Tensor
+    bound: Tensor
+    exhausted: Tensor
 
-    coarse = coarse or step
-    contraction = contraction + rounding
-    margin = (1 - contraction).clamp_min(0)
-    x, residual = torch.zeros_like(rhs), rhs
-    stalled = torch.zeros_like(rhs[..., 0], dtype=torch.bool)
-    iterations, steps = 0, KRYLOV_STEPS[0]
-    while True:
-        if matrix is not None:
-            identity = torch.eye(rhs.shape[-1], dtype=rhs.dtype, device=rhs.device)
-            x, matrix = torch.linalg.solve(identity - survival[..., None] * matrix, rhs), None
-        else:
-            steps = max(1, min(steps, max_iterations - iterations - 1))
-            x = x + _correction(coarse, survival, residual, steps, stalled)
-            iterations += steps + 1
+    @classmethod
+    def zero(cls, contraction: Contraction, rhs: Tensor) -> _Iterate:
+        """The start, x = 0 and y = b, of which nothing is known."""
+        size = contraction.length(rhs)
+        unknown = torch.full_like(size, torch.inf)
+        return cls(torch.zeros_like(rhs), rhs, rhs, size, unknown, size < 0)
+
+    @classmethod
+    def at(cls, contraction: Contraction, rhs: Tensor, x: Tensor) -> _Iterate:
+        """The iterate at x, without its negative entries."""
         x = x.clamp_min(0)
-        y = rhs + survival * step(x)
-        before, residual = length(residual), y - x
-        after, size = length(residual), length(y)
-        error = (contraction * after + rounding * size) / margin
-        bound = torch.where(size > 0, error / size, error)
-        converged = bound <= tol
-        done = converged | (after <= rounding * size)
-        if bool(done.all()) or iterations + 2 > max_iterations:
-            return Solution(y, bound, iterations, converged)
-        if steps < KRYLOV_STEPS[1]:
-            if bool((after > 0.01 * before)[~done].any()):
-                steps = min(2 * steps, KRYLOV_STEPS[1])
-        else:  # least in the 2-norm need not be small in another, in which the graph contracts
-            stalled = stalled | (after > survival[..., 0] ** steps * before)
+        y = rhs + contraction.survival * contraction.step(x)
+        residual = y - x
+        size, size_of_y = contraction.length(residual), contraction.length(y)
+        factor = contraction.factor + contraction.rounding
+        rounding = contraction.rounding * size_of_y
+        error = (factor * size + rounding) / (1 - factor).clamp_min(0)
+        bound = torch.where(size_of_y > 0, error / size_of_y, error)
+        return cls(x, y, residual, size, bound, size <= rounding)
+
+    def is_final(self, tol: float) -> Tensor:
+        """Where no further product helps, (B, H) bool."""
+        return (self.bound <= tol) | self.exhausted
 
 
-def _correction(
-    step: Step, survival: Tensor, residual: Tensor, steps: int, stalled: Tensor
-) -> Tensor:
-    """d with d ≈ r + γMd, by GMRES; by the Neumann series, which cannot fail, where it stalled."""
+def _correction(contraction: Contraction, residual: Tensor, steps: int, stalled: Tensor) -> Tensor:
+    """d ≈ r + γMd: by GMRES, or by the Neumann series, which always converges, where it stalled."""
     if bool(stalled.all()):
-        return _neumann(step, survival, residual, steps)
-    correction = _gmres(step, survival, residual, steps)
+        return _neumann(contraction, residual, steps)
+    correction = _gmres(contraction, residual, steps)
     if bool(stalled.any()):
-        series = _neumann(step, survival, residual, steps)
+        series = _neumann(contraction, residual, steps)
         correction = torch.where(stalled[..., None], series, correction)
     return correction
 
 
-def _neumann(step: Step, survival: Tensor, residual: Tensor, steps: int) -> Tensor:
+def _neumann(contraction: Contraction, residual: Tensor, steps: int) -> Tensor:
     """Σ_t (γM)ᵗ r for t = 0 … steps."""
     total = residual
     for _ in range(steps):
-        total = residual + survival * step(total)
+        total = residual + contraction.apply(total)
     return total
 
 
-def _gmres(step: Step, survival: Tensor, residual: Tensor, steps: int) -> Tensor:
-    """d in the Krylov space of M and r that makes ‖r − (I − γM)d‖₂ least."""
-    basis, hessenberg = arnoldi(lambda v: step(v[..., 0])[..., None], residual[..., None], steps)
+def _gmres(contraction: Contraction, residual: Tensor, steps: int) -> Tensor:
+    """The d in the Krylov space of M and r that minimises ‖r − (I − γM)d‖₂."""
+    product = contraction.search or contraction.step
+    basis, hessenberg = arnoldi(lambda v: product(v[..., 0])[..., None], residual[..., None], steps)
     system = torch.eye(steps + 1, steps, dtype=hessenberg.dtype, device=hessenberg.device)
-    system = system - survival[..., None, None] * hessenberg
+    system = system - contraction.survival[..., None, None] * hessenberg
     target = torch.zeros_like(system[..., :1])
     target[..., 0, 0] = 1
     weights = torch.linalg.lstsq(system, target).solution.to(basis.dtype)
@@ -216,12 +275,12 @@ def arnoldi(step: Step, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Orthonormal basis V of start, M start, M² start, …, and M in that basis, M Vₘ = Vₘ₊₁ H.
 
     Args:
-        step: x ↦ Mx for x (B, H, N, c); its precision is that of the basis.
-        start: (B, H, N, c), each column with a space of its own.
+        step: x ↦ Mx for x (B, H, N, c); it decides the precision of the basis.
+        start: (B, H, N, c); each column starts a space of its own.
         steps: m, the number of products.
 
     Returns:
-        V (B, H, c, m + 1, N), rows orthonormal, zero from where the space is exhausted, and
+        V (B, H, c, m + 1, N), with orthonormal rows, or zeros once the space is exhausted; and
         H (B, H, c, m + 1, m) float64.
     """
     w = start.movedim(-1, 2)
@@ -233,12 +292,12 @@ def arnoldi(step: Step, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     )
     basis[..., 0, :] = w
     for j in range(steps):
-        known = basis[..., : j + 1, :]
+        earlier = basis[..., : j + 1, :]
         w = step(basis[..., j, :].movedim(2, -1)).movedim(-1, 2) if j else image
         before = w.norm(dim=-1)
-        for _ in range(2):  # once more, for what rounding left
-            overlap = known @ w[..., None]
-            w = w - (overlap.mT @ known)[..., 0, :]
+        for _ in range(2):  # the second time removes what rounding left
+            overlap = earlier @ w[..., None]
+            w = w - (overlap.mT @ earlier)[..., 0, :]
             hessenberg[..., : j + 1, j] += overlap[..., 0]
         after = w.norm(dim=-1)
         after = torch.where(after > 10 * torch.finfo(w.dtype).eps * before, after, 0.0)
@@ -248,18 +307,19 @@ def arnoldi(step: Step, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 
 
 def sum_rounding(terms: int) -> float:
-    """Relative error of a float64 sum of so many non-negative products, at its worst."""
+    """Largest relative error of a float64 sum of ``terms`` non-negative products."""
     return 2 * (terms + 2) * FLOAT64.eps
 
 
 def search_graph(op: AttentionOperator) -> AttentionOperator:
-    """The graph to search a Krylov space with, where float64 is not needed for the answer.
+    """The graph for a Krylov search, which needs no float64.
 
-    In float64 if that is kept between products; formed anew for each, it would cost twice.
+    It is the float64 graph if that is kept in memory between products. If it must be formed for
+    every product, float32 costs half.
     """
     batch, heads, tokens = op.shape
-    kept = batch * heads * tokens**2 * 8 <= op.max_bytes
-    return op.double if kept else op
+    fits = batch * heads * tokens**2 * 8 <= op.max_bytes
+    return op.double if fits else op
 
 
 def multiply(op: AttentionOperator, transposed: bool) -> Step:
@@ -268,12 +328,16 @@ def multiply(op: AttentionOperator, transposed: bool) -> Step:
 
 
 def survival_per_head(op: AttentionOperator, gamma: float | Tensor) -> Tensor:
-    """γ as (H, 1) float64, checked."""
+    """γ as (H, 1) float64.
+
+    Raises:
+        ValueError: if γ is not in (0, 1), or not a scalar or of length H.
+    """
     heads = op.shape[1]
     survival = torch.as_tensor(gamma, dtype=torch.float64, device=op.q.device).detach()
     if survival.numel() not in (1, heads):
         raise ValueError(
-            f"gamma must be one number or one per head ({heads}), got {survival.shape}"
+            f"gamma must be one number or one per head ({heads}), got shape {tuple(survival.shape)}"
         )
     if not bool(((survival > 0) & (survival < 1)).all()):
         raise ValueError(f"gamma must lie in (0, 1), got {survival.flatten().tolist()}")
@@ -281,6 +345,6 @@ def survival_per_head(op: AttentionOperator, gamma: float | Tensor) -> Tensor:
 
 
 def choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse what is not among the allowed."""
+    """Refuse a value that is not among the allowed."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

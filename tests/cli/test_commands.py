@@ -460,7 +460,7 @@ def test_train_writes_a_model_that_map_takes(cli, tmp_path, monkeypatch):
         (("morf", "--data", "nowhere"), 2, "'nowhere'"),
         (("morf", "--limit", "0"), 2, "Invalid value for '--limit'"),
         (("gallery", "--limit", "0"), 2, "Invalid value for '--limit'"),
-        (("boxes", "--tolerance", "-1"), 2, "tolerance must be a share of at least 0, got -1.0"),
+        (("boxes", "--tolerance", "-1"), 2, "tolerance must be a number in [0, 100], got -1.0"),
         (("align", "--size", "0"), 2, "Invalid value for '--size'"),
         (("map", "--method", "rollout", "--layer", "0"), 2, "layer must be left out for rollout"),
         (("morf", "--methods", "rollout,random", "--layer", "0"), 2, "layer must be left out for"),

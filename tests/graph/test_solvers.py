@@ -12,7 +12,7 @@ from token_graphs import by_definition, queries_keys
 import infsa_explain.graph.solvers as solvers
 from infsa_explain.graph.centrality import katz, visits
 from infsa_explain.graph.operator import AttentionOperator
-from infsa_explain.graph.solvers import arnoldi, fixed_point, solve
+from infsa_explain.graph.solvers import Contraction, arnoldi, fixed_point, solve
 
 GAMMA = torch.tensor([0.3, 0.95])
 #: DIRECT_TOKENS, so that both solvers are tested.
@@ -240,15 +240,14 @@ def test_an_impossible_tolerance_is_given_up_not_claimed(direct, monkeypatch):
 def test_no_bound_without_contraction():
     """x = b + Mx of an M with ‖M‖ = 2 has a solution, and no certificate."""
     rhs = torch.ones(1, 1, 3, dtype=torch.float64)
-    result = fixed_point(
+    twice = Contraction(
         lambda x: 4 * x,
         torch.full((1, 1), 0.5, dtype=torch.float64),
-        rhs,
         norm=2,
-        contraction=torch.full((1, 1), 2.0, dtype=torch.float64),
+        factor=torch.full((1, 1), 2.0, dtype=torch.float64),
         rounding=1e-15,
-        max_iterations=20,
     )
+    result = fixed_point(twice, rhs, max_iterations=20)
     assert result.error_bound.item() == np.inf
     assert not result.converged.item()
 
