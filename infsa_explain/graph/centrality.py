@@ -1,11 +1,10 @@
-"""Token importance as graph centrality, each result with what certifies it.
+"""Token importance as graph centrality; every result has an error bound.
 
 For a token graph Â and γ in (0, 1) the fundamental matrix F = (I − γÂ)⁻¹ = Σ_t (γÂ)ᵗ counts
-visits: F_ij is the expected number of visits to j of a walk that starts at i. Where every row
-has γ Σ_j Â_ij ≤ 1 the walk is an absorbing Markov chain. Frobenius normalisation does not ensure
-that; the reading that always holds is a branching walk, in which a visit to i begets γÂ_ij visits
-to j on average. Every result says how far the chain reading holds: ``min_absorption`` and
-``invalid_rows``.
+visits: F_ij is the expected number of visits to j of a walk that starts at i. If every row has
+γ Σ_j Â_ij ≤ 1, the walk is an absorbing Markov chain. Frobenius normalisation does not ensure this.
+One reading always holds: a branching walk, in which each visit to i causes γÂ_ij visits to j on
+average. ``min_absorption`` and ``invalid_rows`` tell whether the result is also a chain.
 
 ``direction="received"`` scores token j by column j, the attention it gets;
 ``direction="emitted"`` scores token i by row i, the attention it gives.
@@ -54,17 +53,17 @@ Start = Literal["uniform", "class"]
 
 @dataclass(frozen=True)
 class Centrality:
-    """Scores of every token, and what is known of their error.
+    """Scores of every token, with a bound on their error.
 
     Attributes:
         scores: (B, H, N) float64, non-negative; higher is more important.
         error_bound: (B, H) proven upper bound on ‖scores − exact‖ / ‖scores‖, in the 2-norm for
-            InfSA graphs and the 1-norm for softmax graphs, PageRank and Doob's chain, for Â as
-            float64 forms it.
+            InfSA graphs and the 1-norm for softmax graphs, PageRank and Doob's chain. It holds
+            for the Â that float64 forms.
         iterations: products with the graph; 0 for a direct solve.
         converged: (B, H) bool, whether ``error_bound`` is within the tolerance.
-        min_absorption: (B, H) the smallest R_i = 1 − γ Σ_j Â_ij; negative where the walk is no
-            absorbing chain. NaN where no γ is involved.
+        min_absorption: (B, H) the smallest R_i = 1 − γ Σ_j Â_ij; negative if the walk is not an
+            absorbing chain. NaN for scores without γ.
         invalid_rows: (B, H) the share of rows with R_i < 0, in [0, 1].
     """
 
@@ -89,16 +88,16 @@ def visits(
         op: token graphs over (B, H).
         gamma: survival per step, a float or (H,), in (0, 1).
         start: s, ``"uniform"`` (1/N each) or ``"class"`` (the first token).
-        direction: ``"received"``, visits to each token; ``"emitted"``, further visits that a
-            walk from each token makes (Katz), for which the start plays no part.
+        direction: ``"received"``, visits to each token; ``"emitted"``, visits made by a walk
+            after it starts at each token (Katz); ``start`` is then not used.
         tol: bound on the relative error at which to stop.
 
     Returns:
         :class:`Centrality`.
 
     Raises:
-        ValueError: for γ outside (0, 1), an unknown option, or the emitted form of a softmax
-            graph, which is constant.
+        ValueError: if γ is not in (0, 1), an option is unknown, or the emitted form of a softmax
+            graph is asked for, which is constant.
 
     >>> q = torch.tensor([[[[1.0, 0], [0, 1]]]])
     >>> op = AttentionOperator(q, q)  # Â = I / √2: each token visits itself
@@ -159,7 +158,7 @@ def pagerank(
     tol: float = 1e-6,
     max_iterations: int = 1000,
 ) -> Centrality:
-    """PageRank of the graph with rows made stochastic, uniform teleport, dangling rows spread.
+    """PageRank: rows made stochastic, uniform teleport, rows without edges spread uniformly.
 
     Args:
         op: token graphs over (B, H).
@@ -169,7 +168,10 @@ def pagerank(
         max_iterations: power steps at most.
 
     Returns:
-        :class:`Centrality`; ``min_absorption`` and ``invalid_rows`` play no part.
+        :class:`Centrality`; ``min_absorption`` and ``invalid_rows`` are NaN.
+
+    Raises:
+        ValueError: if the damping is not in (0, 1), or the direction is unknown.
     """
     choice("direction", direction, ("received", "emitted"))
     if not 0 < damping < 1:
@@ -187,7 +189,7 @@ def pagerank(
         iterations += 1
         spread = (x * dangling).sum(-1, keepdim=True) / op.num_tokens
         new = damping * (step(x * inverse) + spread) + (1 - damping) / op.num_tokens
-        # The map contracts by the damping in the 1-norm.
+        # The map shrinks the 1-norm of differences by the damping.
         bound = (damping * (new - x).abs().sum(-1) + rounding) / (1 - damping)
         x = new
     nan = torch.full_like(bound, torch.nan)
@@ -197,12 +199,13 @@ def pagerank(
 def doob_visits(
     op: AttentionOperator, gamma: float | Tensor, start: Start = "uniform", tol: float = 1e-6
 ) -> Centrality:
-    """Expected visits of Doob's walk, which follows the right Perron vector h: a true chain.
+    """Expected visits of Doob's walk, which follows the right Perron vector h.
 
-    On the support of h, the tokens from which the strongest part of the graph can be reached, it
-    steps from i to j with probability P_ij = Â_ij h_j / (ρh_i), and survives each step with γρ.
-    Its fundamental matrix is F_ij h_j / h_i: an absorbing chain for every graph, and another
-    score than :func:`visits`. Tokens off the support score 0.
+    The support of h is the tokens from which the strongest part of the graph can be reached. On it,
+    the walk steps from i to j with probability P_ij = Â_ij h_j / (ρh_i), and survives each step
+    with probability γρ. It is an absorbing chain for every graph. Its fundamental matrix is
+    F_ij h_j / h_i, so its scores differ from those of :func:`visits`. Tokens off the support
+    score 0.
 
     Args:
         op: token graphs over (B, H).
@@ -211,17 +214,18 @@ def doob_visits(
         tol: bound on the relative error at which to stop.
 
     Returns:
-        :class:`Centrality`. The bound is on the 1-norm and has two parts: ‖r‖₁ / (1 − γc) for the
-        chain of the computed h, with c = max_i (Âh)_i / h_i (c ≥ ρ by Collatz and Wielandt); and
-        2η / (1 − η) for the h itself, η its :attr:`Perron.entry_bound`, as F_ij h_j / h_i holds one
-        entry of h over another. ``min_absorption`` is 1 − γc, ``invalid_rows`` is 0 unless γc > 1.
-        The bound is infinite where h is not resolved or one of several, or γc > 1. Scores, bound
-        and absorption are NaN, and ``converged`` False, where there is no chain: in a graph without
-        cycles, which has no h, and for a class token off the support.
+        :class:`Centrality`. The bound is on the 1-norm and has two parts. One is ‖r‖₁ / (1 − γc)
+        for the chain of the computed h, with c = max_i (Âh)_i / h_i (c ≥ ρ by Collatz and
+        Wielandt). The other is 2η / (1 − η) for the error of h, where η is
+        :attr:`Perron.entry_bound`, since F_ij h_j / h_i divides one entry of h by another.
+        ``min_absorption`` is 1 − γc; ``invalid_rows`` is 0 unless γc > 1. The bound is infinite if
+        h is not resolved or not unique, or if γc > 1. Scores, bound and absorption are NaN, and
+        ``converged`` is False, if there is no chain: a graph without cycles has no h, and a class
+        token may lie off the support.
 
     Raises:
-        ValueError: for γ outside (0, 1), an unknown option, or a softmax graph, where h is
-            constant and the walk of :func:`visits` is already this one.
+        ValueError: if γ is not in (0, 1), an option is unknown, or the graph is a softmax graph:
+            its h is constant, and :func:`visits` already gives this walk.
 
     Source: Doob 1957; Levin, Peres and Wilmer, Markov Chains and Mixing Times, section 17.6.
 
@@ -269,9 +273,9 @@ def doob_visits(
 
 
 def _harmonic(op: AttentionOperator, tol: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
-    """The right Perron vector h, zero off its support; (Âh)_i / h_i, zero there; h's entry bound.
+    """The right Perron vector h and (Âh)_i / h_i, both zero off the support; and h's entry bound.
 
-    The bound is infinite where h is not resolved or one of several.
+    The bound is infinite if h is not resolved or not unique.
     """
     right = perron(op, "right", tol=min(1e-10, tol / 100))
     h = right.vector.nan_to_num(0)
@@ -287,13 +291,19 @@ def series(
     """sᵀS_L of the layer series S_L = Σ_t M⁽ᵗ⁾ … M⁽¹⁾, by Horner's rule: (B, N) float64.
 
     M⁽ˡ⁾ is the mean over heads of γ_h Â_h of layer l. A residual stack computes Π(I + M⁽ˡ⁾),
-    which has more terms and is a different thing. :func:`certified_series` has the error bound,
-    too.
+    which has more terms and is a different thing. :func:`certified_series` also gives the error
+    bound.
 
     Args:
-        ops: one a layer, first to last.
-        gammas: one a layer, each a float or (H,).
+        ops: one for each layer, first to last.
+        gammas: one for each layer, a float or (H,).
         start: s, ``"uniform"`` or ``"class"``.
+
+    Returns:
+        (B, N) float64.
+
+    Raises:
+        ValueError: if γ is not in (0, 1), or the start is unknown.
     """
     return certified_series(ops, gammas, start).scores
 
@@ -303,13 +313,13 @@ def certified_series(
     gammas: Sequence[float | Tensor],
     start: Start = "uniform",
 ) -> Centrality:
-    """:func:`series` with its error bound.
+    """:func:`series` with its error bound; arguments and errors are the same.
 
     Returns:
-        :class:`Centrality` with ``scores`` (B, N) and all else (B,). It is a sum of products of
-        non-negative numbers, each rounded as often as there are tokens, heads and layers: the bound
-        on the relative error of every entry, and so in any norm, is about L (N + H) 2⁻⁵³.
-        ``min_absorption`` and ``invalid_rows`` play no part.
+        :class:`Centrality` with ``scores`` (B, N) and all other tensors (B,). The series is a sum
+        of products of non-negative numbers, rounded about once for each token, head and layer. So
+        the relative error of every entry, and of every norm, is at most about L (N + H) 2⁻⁵³.
+        ``min_absorption`` and ``invalid_rows`` are NaN.
     """
     choice("start", start, ("uniform", "class"))
     s = torch.zeros_like(ops[0].double.ones()[:, 0])
@@ -331,7 +341,7 @@ def certified_series(
 def _certified(
     op: AttentionOperator, gamma: float | Tensor, rhs: Tensor, *, transposed: bool, tol: float
 ) -> Centrality:
-    """(I − γÂ)⁻¹ rhs, or with Âᵀ, and how far the walk is an absorbing chain."""
+    """(I − γÂ)⁻¹ rhs, or with Âᵀ, and whether the walk is an absorbing chain."""
     solution = solve(op, gamma, rhs, transposed=transposed, tol=tol)
     absorption = 1 - survival_per_head(op, gamma) * op.double.row_sums()
     return Centrality(

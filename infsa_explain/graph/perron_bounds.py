@@ -1,4 +1,4 @@
-"""How far a computed Perron vector can be from the exact one, from products with the graph.
+"""Error bounds of computed Perron vectors, from products with the graph.
 
 Let M be Â or Âᵀ, x a vector that is positive on a set T of tokens and zero elsewhere, where no
 edge leads from outside T into T, and k a token of T. With g_i = (Mx)_i / x_i on T:
@@ -11,16 +11,16 @@ edge leads from outside T into T, and k a token of T. With g_i = (Mx)_i / x_i on
    the spectral radius of the whole graph.
 
 Proof of 2: an eigenvector x_i w_i of ρ satisfies Sw = (ρ/g) w. With w_k = 1 and w = 1 + e this is
-(I − S₀) e = (1 − ρ/g)(1 + e), S₀ being S without row and column k. I − S₀ is an M-matrix whose
-inverse N ≥ 0 counts visits before k, N·1 = z, and |1 − ρ/g| ≤ ε. So |e| ≤ εz (1 + max |e|). With
-w_k = 0 it would follow that max |w| ≤ ε max z · max |w|, so w = 0.
+(I − S₀) e = (1 − ρ/g)(1 + e), where S₀ is S without row and column k. I − S₀ is an M-matrix.
+Its inverse N ≥ 0 counts visits before k, N·1 = z, and |1 − ρ/g| ≤ ε. So |e| ≤ εz (1 + max |e|).
+If w_k were 0, max |w| ≤ ε max z · max |w| would follow, so w = 0.
 
 z need not be exact: a vector z > 0 with (I − S₀) z ≥ m > 0 has N·1 ≤ z/m. After t steps
-z = Σ_{s<t} S₀ˢ·1 has m = 1 − max S₀ᵗ·1, so a few products suffice where k is within reach of
-every token. Outside T the same vector shows 3.
+z = Σ_{s<t} S₀ˢ·1 has m = 1 − max S₀ᵗ·1. So a few products suffice if every token reaches k soon.
+Outside T the same vector proves 3.
 
-No spectral gap enters, and M need be neither normal nor primitive. The bounds hold for Â as float64
-forms it.
+The bounds need no spectral gap, and M need be neither normal nor primitive. They hold for the Â
+that float64 forms.
 
 Source: Collatz 1942; Wielandt 1950; Berman and Plemmons, Nonnegative Matrices in the Mathematical
 Sciences, chapter 6 (M-matrices); Cho and Meyer, Markov chain sensitivity measured by mean first
@@ -43,14 +43,14 @@ FLOOR = 1e-280
 
 
 class Enclosed(NamedTuple):
-    """A vector, and what is proven of it; ``distance`` is ``inf`` where nothing is.
+    """A vector with its bounds; ``distance`` is ``inf`` where nothing is proven.
 
     Attributes:
         vector: (..., N) non-negative, any scale.
         lower, upper: (...) bounds on the spectral radius ρ, if the vector is the Perron vector.
-        entries: (...) upper bound on |exact_i / vector_i − 1| where it is not zero, the exact one
-            suitably scaled. Zeros are exact.
-        distance: (...) upper bound on the 2-norm of the difference, both scaled to 2-norm 1.
+        entries: (...) upper bound on |exact_i / vector_i − 1| over the entries that are not zero,
+            with the exact vector suitably scaled. Zeros are exact.
+        distance: (...) upper bound on ‖vector − exact‖₂, both scaled to 2-norm 1.
     """
 
     vector: Tensor
@@ -97,7 +97,7 @@ def enclose(
     tol: float,
     limit: int,
 ) -> Enclosed:
-    """Bounds on the error of x, by following the walk of S for at most ``limit`` products.
+    """Bounds on the error of x, from at most ``limit`` steps of the walk S.
 
     Args:
         step: x ↦ Mx for x (B, H, N) in float64.
@@ -110,32 +110,32 @@ def enclose(
     """
     rounding = product_rounding(x.shape[-1])
     lower, upper = enclosed_radius(x, image, support)
-    # Outside T any positive vector will do: so small a one that it hardly counts in T.
+    # Outside T any positive vector will do; a tiny one hardly adds to the products in T.
     weights = torch.where(support, x, 1e-20 * x.where(support, 1.0).amin(-1, keepdim=True))
     over = torch.where(support, image, lower[..., None] * weights)
-    left = torch.ones_like(x).scatter_(-1, hub, 0.0)  # S₀ᵗ·1, walks that have not come to k
+    away = torch.ones_like(x).scatter_(-1, hub, 0.0)  # S₀ᵗ·1, walks that have not reached k
     times = torch.zeros_like(x)
     for count in range(1, limit + 1):
-        times = times + left
-        left = (step(weights * left) / over).nan_to_num(nan=1.0, posinf=1.0).scatter_(-1, hub, 0.0)
+        times = times + away
+        away = (step(weights * away) / over).nan_to_num(nan=1.0, posinf=1.0).scatter_(-1, hub, 0.0)
         slack = 2 * count * rounding
-        margin = 1 - left.amax(-1) * (1 + slack) - slack
-        found = enclosed_vector(x, lower, upper, times * support * (1 + slack), margin)
-        # Once half of the walks have come to k further steps gain little.
-        if bool(((found.distance <= tol) | (margin > 0.5) | (lower == 0)).all()):
+        margin = 1 - away.amax(-1) * (1 + slack) - slack
+        enclosed = enclosed_vector(x, lower, upper, times * support * (1 + slack), margin)
+        # Once half of the walks have reached k, further steps gain little.
+        if bool(((enclosed.distance <= tol) | (margin > 0.5) | (lower == 0)).all()):
             break
-    return found
+    return enclosed
 
 
 def enclosed_vector(
     x: Tensor, lower: Tensor, upper: Tensor, times: Tensor, margin: Tensor
 ) -> Enclosed:
-    """Bounds on the error of x from those on the radius and on the hitting times, times / margin.
+    """Bounds on the error of x, from bounds on the radius and on the hitting times.
 
     Args:
         x: (..., N), zero off the support.
         lower, upper: (...) bounds on the spectral radius.
-        times: (..., N) z, zero off the support and at k.
+        times: (..., N) z, zero off the support and at k; hitting times are at most times / margin.
         margin: (...) m; nothing is proven where it is not positive.
     """
     spread = upper / lower - 1 + FLOAT64.eps

@@ -1,7 +1,7 @@
 """The search for Perron vectors by products with the graph, at any N.
 
-Ritz vectors of Krylov spaces, each of which starts at the last, until
-:mod:`infsa_explain.graph.perron_bounds` shows that they are close.
+It takes Ritz vectors of Krylov spaces. Each space starts at the last Ritz vector, until
+:mod:`infsa_explain.graph.perron_bounds` proves that the vector is close.
 
 Source: Arnoldi 1951, restarted: Saad, Numerical Methods for Large Eigenvalue Problems, chapter 6.
 """
@@ -18,19 +18,19 @@ from .solvers import FLOAT64, Step, arnoldi, multiply, search_graph
 
 __all__ = ["Counted", "attainable", "reached", "search"]
 
-#: Up to this many tokens all eigenvalues are computed, for the second.
+#: Up to this many tokens the second eigenvalue is exact, from all eigenvalues.
 EXACT_TOKENS = 64
 #: Dimension of a Krylov space.
 RITZ_STEPS = 20
-#: Products at most, after each space: to find what leads to the vector, to smooth it, to follow
-#: its walks.
+#: Products at most after each space: to find the tokens of the vector, to smooth it, and to bound
+#: its error.
 ACCESS_STEPS = 24
 SMOOTHING_STEPS = 8
 WALK_STEPS = 24
 
 
 class Counted:
-    """Products that are counted."""
+    """A product with the graph that counts its calls."""
 
     def __init__(self, step: Step) -> None:
         self.step, self.count = step, 0
@@ -41,7 +41,7 @@ class Counted:
 
 
 def attainable(tol: float, tokens: int) -> float:
-    """The tolerance, or what rounding leaves of it where the walk takes as many steps as tokens."""
+    """The tolerance, or the rounding error of a walk of as many steps as tokens, if larger."""
     return max(tol, tokens * product_rounding(tokens))
 
 
@@ -55,9 +55,9 @@ def search(
     max_iterations: int,
     spare: int,
 ) -> tuple[Enclosed, Tensor]:
-    """The best vectors found, with their bounds, and the modulus of the second eigenvalue, (B, H).
+    """The closest vectors found, with their bounds, and the second eigenvalue's modulus, (B, H).
 
-    The search ends where all are within the tolerance, or no other gains from a further space.
+    The search ends when all are within the tolerance, or when a further space helps none.
 
     Args:
         op: token graphs over (B, H).
@@ -65,12 +65,12 @@ def search(
         acyclic: (B, H) bool, graphs to leave out.
         left: whether the left vectors are wanted.
         tol: distance at which to stop.
-        max_iterations: products at which to give up.
-        spare: how many graphs may be left over.
+        max_iterations: products after which to give up.
+        spare: the number of unsettled graphs at which to stop early.
     """
     tokens, goal = op.num_tokens, attainable(tol, op.num_tokens)
     sums = op.double.row_sums() if left else op.double.column_sums()
-    # The start gives any two parts of the graph unequal weight: 1, 1/2, 1/3, … at random.
+    # The start gives every token another weight: 1, 1/2, 1/3, … in random order.
     order = torch.randperm(tokens, generator=torch.Generator().manual_seed(0))
     x = (1 / (1 + order.double())).to(sums).expand_as(sums)
     nothing = torch.full_like(sums[..., 0], torch.inf)
@@ -81,11 +81,11 @@ def search(
         ritz, values = _ritz_vectors(step.step if spaces else coarse, x)
         step.count += min(RITZ_STEPS, tokens)
         second = second if spaces else second_modulus(values)
-        x, found = _bounded(step, ritz, sums, goal)
-        best = _better(best, found)
+        x, enclosed = _bounded(step, ritz, sums, goal)
+        best = _closer(best, enclosed)
         missing = ~acyclic & (best.distance > goal)
         spaces += 1
-        gains, spread = missing & (found.spread < 0.5 * spread), found.spread
+        gains, spread = missing & (enclosed.spread < 0.5 * spread), enclosed.spread
         if not bool(gains.any()) or missing.sum() <= spare:
             break
     if tokens <= EXACT_TOKENS:
@@ -94,7 +94,7 @@ def search(
 
 
 def _ritz_vectors(search: Step, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The Ritz vectors of largest real part, made non-negative, (B, H, N); all Ritz values."""
+    """The Ritz vectors of largest real part, as magnitudes, (B, H, N); and all Ritz values."""
     basis, hessenberg = arnoldi(search, x[..., None], min(RITZ_STEPS, x.shape[-1]))
     values, vectors = _eigenvectors(hessenberg[..., :-1, :])
     top = values.real.argmax(-1)[..., None, None]
@@ -104,11 +104,11 @@ def _ritz_vectors(search: Step, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _bounded(step: Step, x: Tensor, sums: Tensor, goal: float) -> tuple[Tensor, Enclosed]:
-    """Vectors to start the next search from, and these vectors smoothed, with their bounds.
+    """The vectors that start the next space, and the smoothed vectors with their bounds.
 
-    Products make tokens that no edge leads to exactly zero, and equals equal.
+    A product makes tokens that no edge leads to exactly zero, and equivalent tokens equal.
     """
-    # Walks along x are at token i with a share of about x_i times its sum on the other side.
+    # A walk along x is at token i for a share of about x_i times its sum on the other side.
     hub = (x * sums).argmax(-1, keepdim=True)
     support, start = reached(step, torch.zeros_like(x).scatter_(-1, hub, 1.0), x, ACCESS_STEPS)
     x = _highest(start.where(support | ~support.any(-1, keepdim=True), 0.0))
@@ -116,7 +116,7 @@ def _bounded(step: Step, x: Tensor, sums: Tensor, goal: float) -> tuple[Tensor, 
     spread = torch.full_like(hub[..., 0], torch.inf, dtype=x.dtype)
     for _ in range(SMOOTHING_STEPS):
         lower, upper = enclosed_radius(x, image, support)
-        # Hitting times are commonly at most as many steps as there are tokens.
+        # Hitting times are rarely longer than the number of tokens.
         open_graphs = (upper / lower - 1 > goal / x.shape[-1]) & (upper / lower - 1 < 0.5 * spread)
         if not bool(open_graphs.any()):
             break
@@ -127,31 +127,32 @@ def _bounded(step: Step, x: Tensor, sums: Tensor, goal: float) -> tuple[Tensor, 
 
 
 def reached(step: Step, start: Tensor, x: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """Which tokens products take a start to, the start included, and what they make of x.
+    """The tokens that products reach from a start, the start included; and x after the products.
 
     Args:
         step: product with the graph.
         start: (B, H, N) zero except at the start.
-        x: (B, H, N) a vector that goes along, one product at least.
+        x: (B, H, N) a vector to multiply at the same time, at least once.
         limit: products at most.
 
     Returns:
-        (B, H, N) bool, False everywhere where more products would be needed; x, its maximum 1.
+        (B, H, N) bool, all False for a graph that needs more products; and x, its maximum 1.
     """
-    known = start > 0
+    reached_tokens = start > 0
     for _ in range(limit):
-        x, arrived = step(torch.stack([x, known.to(x)], dim=-1)).unbind(-1)
+        x, arrived = step(torch.stack([x, reached_tokens.to(x)], dim=-1)).unbind(-1)
         x = _highest(x)
-        wider = known | (arrived > 0)
-        complete = ((wider == known) | wider.all(-1, keepdim=True)).all(-1, keepdim=True)
-        known = wider
+        wider = reached_tokens | (arrived > 0)
+        unchanged = (wider == reached_tokens).all(-1, keepdim=True)
+        complete = unchanged | wider.all(-1, keepdim=True)
+        reached_tokens = wider
         if bool(complete.all()):
             break
-    return known & complete, x
+    return reached_tokens & complete, x
 
 
-def _better(a: Enclosed, b: Enclosed) -> Enclosed:
-    """The closer of two, graph by graph."""
+def _closer(a: Enclosed, b: Enclosed) -> Enclosed:
+    """The vector with the smaller error bound, graph by graph."""
     closer = (b.distance < a.distance) | a.upper.isinf()
     return Enclosed(
         *(
@@ -162,21 +163,21 @@ def _better(a: Enclosed, b: Enclosed) -> Enclosed:
 
 
 def _highest(x: Tensor) -> Tensor:
-    """Scaled to a maximum of 1; zero stays zero."""
+    """x scaled to a maximum of 1; zero stays zero."""
     return x / x.amax(-1, keepdim=True).clamp_min(FLOAT64.tiny)
 
 
 def second_modulus(eigenvalues: Tensor) -> Tensor:
-    """The second largest modulus of (B, H, n) eigenvalues; 0 of one alone."""
+    """The second largest modulus of (B, H, n) eigenvalues; 0 for n = 1."""
     if eigenvalues.shape[-1] == 1:
         return torch.zeros_like(eigenvalues[..., 0].real)
     return eigenvalues.abs().sort(-1).values[..., -2]
 
 
 def _eigenvalues(matrix: Tensor) -> Tensor:
-    """LAPACK's, of (..., n, n).
+    """Eigenvalues of (..., n, n), by PyTorch, or by NumPy if PyTorch's LAPACK does not converge.
 
-    MKL's iteration, PyTorch's, gave up on a graph of 64 tokens that OpenBLAS's, NumPy's, takes.
+    MKL's iteration did not converge on a graph of 64 tokens; OpenBLAS's, which NumPy uses, did.
     """
     try:
         values: Tensor = torch.linalg.eigvals(matrix)
@@ -186,10 +187,10 @@ def _eigenvalues(matrix: Tensor) -> Tensor:
 
 
 def _eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors, by whichever library finds them, as above."""
+    """Eigenvalues and eigenvectors, by the same libraries."""
     try:
         values, vectors = torch.linalg.eig(matrix)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        found = np.linalg.eig(matrix.numpy(force=True))
-        values, vectors = (torch.from_numpy(y).to(matrix.device) for y in found)
+        pair = np.linalg.eig(matrix.numpy(force=True))
+        values, vectors = (torch.from_numpy(array).to(matrix.device) for array in pair)
     return values, vectors

@@ -1,13 +1,13 @@
 """Perron vectors of token graphs, each with a bound on its error, and the second eigenvalue.
 
-The Perron vector of a non-negative matrix belongs to its largest eigenvalue, ρ, and is itself
-non-negative: the left one is attention received, the right one attention emitted, in the limit of
-long walks. A graph may have several, and a graph without cycles has none. How fast walks forget
-their start is said by the ``gap`` to the second eigenvalue.
+The Perron vector of a non-negative matrix is the eigenvector of its largest eigenvalue, ρ, and is
+itself non-negative. The left one is attention received, the right one attention emitted, in the
+limit of long walks. A graph may have several, and a graph without cycles has none. The ``gap`` to
+the second eigenvalue tells how fast walks forget where they started.
 
 :mod:`infsa_explain.graph.perron_search` finds the vector by products with the graph, and
-:mod:`infsa_explain.graph.perron_bounds` bounds its error. Graphs that products do not settle are
-decomposed as matrices, up to 2,048 tokens (:mod:`infsa_explain.graph.dense_perron`).
+:mod:`infsa_explain.graph.perron_bounds` bounds its error. If products do not settle a graph, and it
+has at most 2,048 tokens, its matrix is decomposed (:mod:`infsa_explain.graph.dense_perron`).
 
 Source: Perron 1907; Frobenius 1912.
 """
@@ -31,13 +31,13 @@ CONSTANT_ON_SOFTMAX = (
     "is the same for every token of a softmax graph, whose rows all sum to 1; use the received "
     "(left) form"
 )
-#: Up to this many tokens a graph that products do not settle is decomposed as a matrix.
+#: Largest number of tokens at which the matrix of a graph is decomposed.
 DENSE_TOKENS = 2048
 
 
 @dataclass(frozen=True)
 class Perron:
-    """A Perron vector of every graph, and what is proven of it.
+    """A Perron vector of every graph, and what is proven about it.
 
     ===================================  ============  ========  ======  =========  ========
     the graph has                        error_bound   value     unique  converged  resolved
@@ -88,7 +88,7 @@ class Perron:
         return 1 - self.second / self.value
 
     def reason(self, batch: int, head: int) -> str:
-        """Which case of the table a graph is, in words."""
+        """The case of the table that a graph belongs to, in words."""
         if self.converged[batch, head]:
             return "one Perron vector, found within the tolerance"
         if self.unique[batch, head]:
@@ -108,12 +108,12 @@ def perron(
 ) -> Perron:
     """The Perron vector: left, uᵀÂ = ρuᵀ (received), or right, Âv = ρv (emitted).
 
-    The bound comes from products with the graph, at any N, where walks along the vector come to one
-    token from all others within 24 steps. Up to 2,048 tokens other graphs are decomposed as
-    matrices, one N×N matrix at a time. Softmax graphs are then found however weak their links are;
-    of InfSA graphs those stay unresolved that links as weak as rounding hold together (1e-8 and
-    less). Beyond 2,048 tokens long chains and cycles, and parts or tokens that attend to hardly
-    anything but themselves, stay unresolved, too.
+    Products with the graph give the bound at any N, if walks along the vector reach one token from
+    all others within 24 steps. Other graphs are decomposed, one N×N matrix at a time, up to 2,048
+    tokens. Softmax graphs are then resolved however weak their links are. InfSA graphs stay
+    unresolved if the links between their parts are as weak as rounding (1e-8 and less). Beyond
+    2,048 tokens, these also stay unresolved: long chains and cycles, and parts or tokens that
+    attend almost only to themselves.
 
     Args:
         op: token graphs over (B, H).
@@ -140,89 +140,107 @@ def perron(
     choice("side", side, ("left", "right"))
     if side == "right" and op.kind == "softmax":
         raise ValueError(f"the right Perron vector {CONSTANT_ON_SOFTMAX}")
-    op64, left = op.double, side == "left"
-    step = Counted(multiply(op64, left))
-    acyclic = _acyclic(step.step, op64.column_sums() if left else op64.row_sums())
+    left = side == "left"
+    product = Counted(multiply(op.double, left))
+    sums = op.double.column_sums() if left else op.double.row_sums()
+    acyclic = _acyclic(product.step, sums)
     # A matrix costs about as much as N/20 Krylov spaces of its graph, or one where that is small.
     spare = (20 * acyclic.numel() + 256) // op.num_tokens if op.num_tokens <= DENSE_TOKENS else 0
-    found, second = search(
-        op, step, acyclic, left=left, tol=tol, max_iterations=max_iterations, spare=spare
+    best, second = search(
+        op, product, acyclic, left=left, tol=tol, max_iterations=max_iterations, spare=spare
     )
-    iterations = step.count
-    unique, several = found.distance.isfinite(), torch.zeros_like(acyclic)
-    missing = ~acyclic & (found.distance > attainable(tol, op.num_tokens))
+    iterations = product.count
+    unsettled = ~acyclic & (best.distance > attainable(tol, op.num_tokens))
     if op.num_tokens <= DENSE_TOKENS:
-        for batch, head in missing.nonzero().tolist():
-            _decompose(op64, left, (batch, head), found, unique, several)
-    elif bool(missing.any()):
-        unique |= _connected(op64, max_iterations)
-    x = found.vector / found.vector.norm(dim=-1, keepdim=True)
-    image = step(x)
-    middle = (found.lower + found.upper) / 2
+        unique, several = _decompose(op.double, left, unsettled, best)
+    else:
+        unique, several = best.distance.isfinite(), torch.zeros_like(acyclic)
+        if bool(unsettled.any()):
+            unique |= _connected(op.double, max_iterations)
+    return _result(product, best, acyclic, unique, several, second, iterations, tol)
+
+
+def _result(
+    product: Counted,
+    best: Enclosed,
+    acyclic: Tensor,
+    unique: Tensor,
+    several: Tensor,
+    second: Tensor,
+    iterations: int,
+    tol: float,
+) -> Perron:
+    """The vectors at unit length, and the columns of the table in :class:`Perron`."""
+    vector = best.vector / best.vector.norm(dim=-1, keepdim=True)
+    image = product(vector)
+    middle = (best.lower + best.upper) / 2
     value = torch.where(middle.isfinite(), middle, image.norm(dim=-1))
-    undefined = acyclic | several
-    converged = ~undefined & (found.distance <= tol)
+    residual = (image - value[..., None] * vector).norm(dim=-1) / value
     second = torch.where(several, value, torch.minimum(second, value))
+    undefined = acyclic | several
+    converged = ~undefined & (best.distance <= tol)
     return Perron(
-        torch.where(acyclic[..., None], torch.nan, x),
-        torch.where(acyclic, 0.0, value),
-        torch.where(undefined, torch.nan, found.distance),
-        torch.where(undefined, torch.nan, found.entries),
-        torch.where(acyclic, 0.0, (image - value[..., None] * x).norm(dim=-1) / value),
-        iterations,
-        converged,
-        unique & ~undefined,
-        converged | undefined,
-        torch.where(acyclic, torch.nan, second),
+        vector=torch.where(acyclic[..., None], torch.nan, vector),
+        value=torch.where(acyclic, 0.0, value),
+        error_bound=torch.where(undefined, torch.nan, best.distance),
+        entry_bound=torch.where(undefined, torch.nan, best.entries),
+        residual=torch.where(acyclic, 0.0, residual),
+        iterations=iterations,
+        converged=converged,
+        unique=unique & ~undefined,
+        resolved=converged | undefined,
+        second=torch.where(acyclic, torch.nan, second),
     )
 
 
 def _decompose(
-    op: AttentionOperator,
-    left: bool,
-    at: tuple[int, int],
-    found: Enclosed,
-    unique: Tensor,
-    several: Tensor,
-) -> None:
-    """Put what the matrix of one graph tells into the results of all."""
+    op: AttentionOperator, left: bool, unsettled: Tensor, best: Enclosed
+) -> tuple[Tensor, Tensor]:
+    """Decompose the matrices of unsettled graphs, and write closer vectors into ``best``.
+
+    Returns:
+        Which graphs are proven to have one Perron vector, and which have several, (B, H) bool.
+    """
     from .dense_perron import perron_of_chain, perron_of_matrix  # SciPy's graphs load slowly
 
-    matrix = op.matrix(*at).numpy(force=True)
-    if op.kind == "softmax":
-        dense = perron_of_chain(matrix)
-    else:
-        dense = perron_of_matrix(matrix.T if left else matrix)
-    unique[at] |= dense.unique
-    several[at] = dense.several
-    closer = bool(dense.enclosed.distance <= found.distance[at])
-    if closer and bool(dense.enclosed.vector.isfinite().all()):
-        for whole, part in zip(found, dense.enclosed, strict=True):
-            whole[at] = part
+    unique, several = best.distance.isfinite(), torch.zeros_like(unsettled)
+    for batch, head in unsettled.nonzero().tolist():
+        matrix = op.matrix(batch, head).numpy(force=True)
+        if op.kind == "softmax":
+            dense = perron_of_chain(matrix)
+        else:
+            dense = perron_of_matrix(matrix.T if left else matrix)
+        unique[batch, head] |= dense.unique
+        several[batch, head] = dense.several
+        closer = bool(dense.enclosed.distance <= best.distance[batch, head])
+        if closer and bool(dense.enclosed.vector.isfinite().all()):
+            for values, value in zip(best, dense.enclosed, strict=True):
+                values[batch, head] = value
+    return unique, several
 
 
 def _acyclic(step: Step, sums: Tensor) -> Tensor:
     """Which graphs have no cycle (ρ = 0), (B, H) bool.
 
-    Tokens that nothing leads to are on no cycle; they are peeled off until none is left or each
-    that is left has a predecessor.
+    Tokens that no edge leads to are on no cycle. They are removed again and again, until no token
+    remains, or every one that remains has a predecessor.
 
     Args:
         step: product with the graph.
-        sums: (B, H, N) that of the vector of ones.
+        sums: (B, H, N) the product of the graph and the vector of ones.
     """
-    left = (sums > 0).to(sums)
-    alive = torch.ones_like(left)
-    while not torch.equal(left, alive):
-        alive = left
-        left = alive * (step(alive) > 0)
-    return (alive == 0).all(-1)
+    remaining = (sums > 0).to(sums)
+    before = torch.ones_like(remaining)
+    while not torch.equal(remaining, before):
+        before = remaining
+        remaining = before * (step(before) > 0)
+    return (remaining == 0).all(-1)
 
 
 def _connected(op: AttentionOperator, limit: int) -> Tensor:
-    """Which graphs are one strongly connected part, and so have one Perron vector, (B, H) bool.
+    """Which graphs are strongly connected, and so have one Perron vector, (B, H) bool.
 
-    False where that takes more than ``limit`` products to see.
+    False where this takes more than ``limit`` products to decide.
     """
     first = torch.zeros_like(op.ones())
     first[..., 0] = 1
