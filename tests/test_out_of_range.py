@@ -239,11 +239,11 @@ class TestMetrics:
     @pytest.mark.parametrize("resamples", [INF, 1e30, 0.5, 0])
     def test_resamples(self, resamples):
         for call in (bootstrap_mean, lambda v, **k: paired_test(v, [1.0, 0.0], **k)):
-            with pytest.raises(ValueError, match="^resamples: expected a whole number, at least 1"):
+            with pytest.raises(ValueError, match="^resamples must be a whole number, at least 1"):
                 call([0.0, 1.0], resamples=resamples)
 
     def test_radius(self):
-        with pytest.raises(ValueError, match="^radius: expected a number above 0, got inf"):
+        with pytest.raises(ValueError, match="^radius must be a number above 0, got inf"):
             sensitivity_max(
                 lambda images, targets: images.mean(1),
                 torch.zeros(1, 3, 4, 4),
@@ -253,12 +253,12 @@ class TestMetrics:
 
     @pytest.mark.parametrize("std", [NAN, INF, 0.0])
     def test_colours(self, std):
-        with pytest.raises(ValueError, match="^mean, std: expected one mean and one std > 0"):
+        with pytest.raises(ValueError, match="^mean, std must be one mean and one std > 0"):
             black_fill([0.5] * 3, [1.0, 1.0, std], 0)
 
     @pytest.mark.parametrize("height", [0, NAN, INF, 2.5])
     def test_box_mask(self, height):
-        with pytest.raises(ValueError, match="^height, width: expected at least 1"):
+        with pytest.raises(ValueError, match="^height, width must be at least 1"):
             box_mask(torch.zeros(0, 4), height, 4)
 
     def test_a_tolerance_beyond_the_image_is_all_of_it(self):

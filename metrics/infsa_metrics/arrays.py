@@ -31,6 +31,4 @@ def to_tensor(argument: str, value: Array) -> Tensor:
         return torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
-        raise ValueError(
-            f"{argument}: expected a tensor or an array, got {kind}: {error}"
-        ) from None
+        raise ValueError(f"{argument} must be a tensor or an array, got {kind}: {error}") from None

@@ -131,7 +131,12 @@ def rank_patches(patch_scores: Array, seeds: Sequence[int | str] | None = None) 
     seeds = range(len(scores)) if seeds is None else seeds
     proper = not isinstance(seeds, str) and all(isinstance(s, (Integral, str)) for s in seeds)
     _require(proper, "seeds", "a sequence of ints or strings", repr(seeds)[:80])
-    _require(len(seeds) == len(scores), "seeds", f"{len(scores)} of them", len(seeds))
+    _require(
+        len(seeds) == len(scores),
+        "seeds",
+        f"{len(scores)} identities, one for each image",
+        len(seeds),
+    )
     ranking = torch.empty(scores.shape, dtype=torch.long)
     for row, image_scores, seed in zip(ranking, scores, seeds, strict=True):
         digest = hashlib.sha256(str(seed).encode()).digest()
@@ -196,13 +201,13 @@ def deletion_curve(
     """
     images, targets = to_tensor("images", images), to_tensor("targets", targets)
     patch_scores = to_tensor("patch_scores", patch_scores)
-    _require(images.ndim == 4, "images", "shape (B, C, H, W)", tuple(images.shape))
+    _require(images.ndim == 4, "images", "of shape (B, C, H, W)", tuple(images.shape))
     _require(order in ("morf", "lerf"), "order", "'morf' or 'lerf'", repr(order))
     is_size = _is_int(batch_size) and batch_size >= 1
     _require(is_size, "batch_size", "an integer of at least 1", repr(batch_size))
     size = len(images)
     scores = _flat_scores(patch_scores)
-    _require(len(scores) == size, "patch_scores", f"{size} maps, one an image", len(scores))
+    _require(len(scores) == size, "patch_scores", f"{size} maps, one for each image", len(scores))
     targets = _checked_targets(targets, size)
 
     ranking = rank_patches(patch_scores, seeds)
@@ -249,7 +254,7 @@ def _removed_counts(steps: Steps, patches: int) -> Tensor:
 def _flat_scores(patch_scores: Array) -> Tensor:
     patch_scores = to_tensor("patch_scores", patch_scores)
     shape = tuple(patch_scores.shape)
-    _require(len(shape) == 3 and 0 not in shape[1:], "patch_scores", "shape (B, gh, gw)", shape)
+    _require(len(shape) == 3 and 0 not in shape[1:], "patch_scores", "of shape (B, gh, gw)", shape)
     _require(not patch_scores.is_complex(), "patch_scores", "real scores", patch_scores.dtype)
     scores = patch_scores.detach().to("cpu", torch.float64).flatten(1)
     bad = int((~scores.isfinite()).sum())
@@ -275,7 +280,7 @@ def _checked_targets(targets: Tensor, size: int) -> Tensor:
         return targets.detach().to("cpu", torch.float64)
     whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
     _require(whole, "targets", "class indices of an integer dtype", targets.dtype)
-    _require(targets.shape == (size,), "targets", f"shape ({size},)", tuple(targets.shape))
+    _require(targets.shape == (size,), "targets", f"of shape ({size},)", tuple(targets.shape))
     targets = targets.to("cpu", torch.long)
     _require(bool((targets >= 0).all()), "targets", "class indices from 0", targets.tolist())
     return targets
@@ -286,15 +291,21 @@ def _target_probability(p: Array, targets: Tensor) -> Tensor:
 
     The probability of each row's class, or the cosine of each row's features, at least 0.
     """
+    answer = "the result of predict_masked"
     is_array = isinstance(p, (Tensor, np.ndarray))
     proper = is_array and p.ndim == 2 and len(p) == len(targets)
     shape = tuple(p.shape) if is_array else type(p).__name__
-    _require(proper, "predict_masked", f"probabilities of shape ({len(targets)}, K)", shape)
-    p = to_tensor("predict_masked", p)
+    _require(proper, answer, f"probabilities of shape ({len(targets)}, K)", shape)
+    p = to_tensor(answer, p)
     if targets.ndim == 2:
         expected = f"features of shape ({len(targets)}, {targets.shape[1]})"
-        _require(p.shape == targets.shape, "predict_masked", expected, shape)
-        _require(bool(p.isfinite().all()), "predict_masked", "finite features", "NaN or infinity")
+        _require(p.shape == targets.shape, answer, expected, shape)
+        _require(
+            bool(p.isfinite().all()),
+            answer,
+            "finite features",
+            "NaN or infinity",
+        )
         similarity = torch.cosine_similarity(p.to("cpu", torch.float64), targets)
         return similarity.clamp(0, 1)
     largest = int(targets.max())
@@ -302,7 +313,7 @@ def _target_probability(p: Array, targets: Tensor) -> Tensor:
     p_target = p.to("cpu", torch.float64).gather(1, targets[:, None]).squeeze(1)
     valid = bool(((p_target >= 0) & (p_target <= 1 + 1e-3)).all())
     got = f"{p_target.min().item():.4g} to {p_target.max().item():.4g}"
-    _require(valid, "predict_masked", "probabilities in [0, 1], not logits or NaN", got)
+    _require(valid, answer, "probabilities in [0, 1], not logits or NaN", got)
     return p_target
 
 
@@ -312,4 +323,4 @@ def _is_int(value: object) -> bool:
 
 def _require(valid: bool, argument: str, expected: str, got: object) -> None:
     if not valid:
-        raise ValueError(f"{argument}: expected {expected}, got {got}")
+        raise ValueError(f"{argument} must be {expected}, got {got}")

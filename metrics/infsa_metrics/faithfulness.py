@@ -179,7 +179,7 @@ def sensitivity_max(
             is_array = isinstance(found, (Tensor, np.ndarray))
             proper = is_array and found.ndim > 1 and len(found) == len(batch)
             got = tuple(found.shape) if is_array else type(found).__name__
-            _require(proper, "explain", f"maps of shape ({len(batch)}, ...)", got)
+            _require(proper, "the result of explain", f"maps of shape ({len(batch)}, ...)", got)
             flat = to_tensor("explain", found).detach().to("cpu", torch.float64).flatten(1)
             return (flat.where((flat != 0).any(1, keepdim=True), torch.nan),)
 
@@ -220,7 +220,7 @@ def _checked(
 ) -> tuple[Tensor, Tensor, Sequence[int | str]]:
     """Images, targets as (B,) long on the CPU, and one seed per image."""
     images, targets = to_tensor("images", images), to_tensor("targets", targets)
-    _require(images.ndim == 4, "images", "shape (B, C, H, W)", tuple(images.shape))
+    _require(images.ndim == 4, "images", "of shape (B, C, H, W)", tuple(images.shape))
     _require(_positive(batch_size), "batch_size", "an integer from 1", batch_size)
     size = len(images)
     targets = _checked_targets(targets, size)

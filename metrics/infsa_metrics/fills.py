@@ -41,7 +41,7 @@ def register_fill(name: str) -> Callable[[Fill], Fill]:
         tensor([[[[1., 1.]]]])
     """
     if name in FILLS:
-        raise ValueError(f"name: expected a new fill, got {name!r}, which is registered already")
+        raise ValueError(f"name must be a new fill, got {name!r}, which is registered already")
 
     def add(fill: Fill) -> Fill:
         FILLS[name] = fill
@@ -67,13 +67,13 @@ def black_fill(mean: Sequence[float] | None, std: Sequence[float] | None, seed: 
         or not all(map(math.isfinite, [*mean, *std]))
     ):
         got = f"mean={mean}, std={std}"
-        raise ValueError(f"mean, std: expected one mean and one std > 0 a channel, got {got}")
+        raise ValueError(f"mean, std must be one mean and one std > 0 for each channel, got {got}")
     colour = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
 
     def replace(images: Tensor) -> Tensor:
         if len(colour) not in (1, images.shape[1]):
-            expected = f"{images.shape[1]} values, one a channel (or one for all)"
-            raise ValueError(f"mean, std: expected {expected}, got {len(colour)}")
+            expected = f"{images.shape[1]} values, one for each channel, or one for all"
+            raise ValueError(f"mean, std must be {expected}, got {len(colour)}")
         return colour.to(images)[:, None, None]
 
     return replace
@@ -151,10 +151,10 @@ def pixel_fill(
         tensor([[0.6225, 0.3775]])
     """
     if fill not in FILLS:
-        raise ValueError(f"fill: expected one of {', '.join(FILLS)}, got {fill!r}")
+        raise ValueError(f"fill must be one of {', '.join(FILLS)}, got {fill!r}")
     if output != "embedding" and getattr(model, "num_classes", None) == 0:
         raise ValueError(
-            "model: expected a classifier, got num_classes = 0; give output='embedding' to follow "
+            "model must be a classifier, got num_classes = 0; give output='embedding' to follow "
             "its features"
         )
     replace = FILLS[fill](mean, std, seed)
@@ -166,7 +166,9 @@ def pixel_fill(
             raw = output_tensor(model(torch.where(pixels, replace(images), images)))
         if len(raw) != len(images):
             got = tuple(raw.shape)
-            raise ValueError(f"model: expected logits of shape ({len(images)}, K), got {got}")
+            raise ValueError(
+                f"the output of the model must be logits of shape ({len(images)}, K), got {got}"
+            )
         return class_probabilities(raw, output)
 
     return predict_masked
@@ -176,13 +178,13 @@ def _pixel_mask(images: Tensor, removed: Tensor) -> Tensor:
     """Spread a mask over patches to pixels: (B, gh, gw) -> (B, 1, H, W)."""
     if images.ndim != 4 or not images.is_floating_point():
         got = f"{tuple(images.shape)} {images.dtype}"
-        raise ValueError(f"images: expected floats of shape (B, C, H, W), got {got}")
+        raise ValueError(f"images must be floats of shape (B, C, H, W), got {got}")
     sizes, grid = images.shape[2:], removed.shape[1:]
     fits = removed.ndim == 3 and all(0 < g <= n for g, n in zip(grid, sizes, strict=True))
     if not fits or len(removed) != len(images) or removed.dtype != torch.bool:
         expected = f"bool of shape ({len(images)}, gh <= {sizes[0]}, gw <= {sizes[1]})"
         got = f"{tuple(removed.shape)} {removed.dtype}"
-        raise ValueError(f"removed: expected {expected}, got {got}")
+        raise ValueError(f"removed must be {expected}, got {got}")
     # the patch of pixel i is floor((i + ½) g / n), in whole numbers
     rows, columns = (
         (2 * torch.arange(n, device=removed.device) + 1) * g // (2 * n)

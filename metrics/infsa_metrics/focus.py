@@ -111,9 +111,9 @@ def token_similarity(tokens: Array) -> Tensor:
     """
     tokens = to_tensor("tokens", tokens)
     if tokens.ndim != 3 or 0 in tokens.shape[1:]:
-        raise ValueError(f"tokens: expected shape (B, N, D), got {tuple(tokens.shape)}")
+        raise ValueError(f"tokens must be of shape (B, N, D), got {tuple(tokens.shape)}")
     if not tokens.isfinite().all():
-        raise ValueError("tokens: expected finite values, got NaN or infinity")
+        raise ValueError("tokens must be finite values, got NaN or infinity")
     unit = tokens.detach().double()
     unit = unit / unit.abs().amax(-1, keepdim=True)  # so that no square over- or underflows
     unit = unit / unit.norm(dim=-1, keepdim=True)
@@ -127,11 +127,11 @@ def _shares(scores: Array) -> Tensor:
     """The scores as a distribution, s / Σs, in float64; NaN where all are zero."""
     scores = to_tensor("scores", scores)
     if scores.ndim == 0 or scores.shape[-1] == 0:
-        raise ValueError(f"scores: expected shape (..., P), P >= 1, got {tuple(scores.shape)}")
+        raise ValueError(f"scores must be of shape (..., P), P >= 1, got {tuple(scores.shape)}")
     valid = scores.isfinite() & (scores >= 0)
     if not valid.all():
         got = f"{int((~valid).sum())} others"
-        raise ValueError(f"scores: expected finite values of at least 0, got {got}")
+        raise ValueError(f"scores must be finite values of at least 0, got {got}")
     relative = scores.detach().double()
     relative = relative / relative.amax(-1, keepdim=True)  # so that the sum does not overflow
     shares: Tensor = relative / relative.sum(-1, keepdim=True)

@@ -57,15 +57,15 @@ def _measure(formula: _Measure) -> _Measure:
         scores, mask = to_tensor("scores", scores), to_tensor("mask", mask)
         if scores.shape != mask.shape:
             got = f"{tuple(scores.shape)} and {tuple(mask.shape)}"
-            raise ValueError(f"scores, mask: expected equal shapes, got {got}")
+            raise ValueError(f"scores, mask must be of equal shapes, got {got}")
         _check_mask(mask)
         if not scores.is_floating_point():
-            raise ValueError(f"scores: expected a floating dtype, got {scores.dtype}")
+            raise ValueError(f"scores must be of a floating dtype, got {scores.dtype}")
         scores, mask = scores.detach(), mask.to(scores.device)
         finite = scores.amin((1, 2)).isfinite() & scores.amax((1, 2)).isfinite()
         if not finite.all():
             maps = (~finite).nonzero()[:, 0].tolist()
-            raise ValueError(f"scores: expected finite values, got NaN or infinity in maps {maps}")
+            raise ValueError(f"scores must be finite values, got NaN or infinity in maps {maps}")
 
         scores = scores.float() if scores.dtype.itemsize < 4 else scores
         on_cpu = scores.device.type == "cpu"
@@ -90,9 +90,9 @@ def _one_thread() -> Iterator[None]:
 
 def _check_mask(mask: Tensor) -> None:
     if mask.dtype != torch.bool:
-        raise ValueError(f"mask: expected bool, got {mask.dtype}")
+        raise ValueError(f"mask must be bool, got {mask.dtype}")
     if mask.ndim != 3 or 0 in mask.shape[1:]:
-        raise ValueError(f"mask: expected shape (B, H, W), got {tuple(mask.shape)}")
+        raise ValueError(f"mask must be of shape (B, H, W), got {tuple(mask.shape)}")
 
 
 def _defined(values: Tensor, mask: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def precision_at_recall(scores: Tensor, mask: Tensor, *, recalls: Sequence[float
         tensor([[1.0000, 0.6667]], dtype=torch.float64)
     """
     if not all(0 < recall <= 1 for recall in recalls):
-        raise ValueError(f"recalls: expected numbers in (0, 1], got {list(recalls)}")
+        raise ValueError(f"recalls must be numbers in (0, 1], got {list(recalls)}")
     hits, taken = _thresholds(scores, mask)
     found = hits.double() / hits[:, -1:].clamp(min=1)
     levels = torch.tensor(list(recalls), dtype=torch.float64, device=found.device)
@@ -215,7 +215,7 @@ def pointing_game(scores: Tensor, mask: Tensor, *, tolerance: float = 15) -> Ten
         (tensor([0.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
     """
     if not 0 <= tolerance < math.inf:
-        raise ValueError(f"tolerance: expected a finite number of at least 0, got {tolerance}")
+        raise ValueError(f"tolerance must be a finite number of at least 0, got {tolerance}")
     highest = scores == scores.amax((1, 2), keepdim=True)
     hits = highest & _dilated(mask, min(tolerance, math.hypot(*mask.shape[1:])))
     return hits.sum((1, 2)).double() / highest.sum((1, 2))
@@ -371,14 +371,14 @@ def box_mask(boxes: Array, height: int, width: int) -> Tensor:
                 [False, False, False]])
     """
     if not (isinstance(height, int) and isinstance(width, int)) or min(height, width) < 1:
-        raise ValueError(f"height, width: expected at least 1, got {height} and {width}")
+        raise ValueError(f"height, width must be at least 1, got {height} and {width}")
     boxes = to_tensor("boxes", boxes)
     if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"boxes: expected shape (n, 4), got {tuple(boxes.shape)}")
+        raise ValueError(f"boxes must be of shape (n, 4), got {tuple(boxes.shape)}")
     x0, y0, x1, y1 = boxes.detach().double().T[..., None]  # (n, 1) each
     if not (boxes.isfinite().all() and (x0 <= x1).all() and (y0 <= y1).all()):
         expected = "finite x0, y0, x1, y1 with x0 <= x1 and y0 <= y1"
-        raise ValueError(f"boxes: expected {expected}, got {boxes.tolist()}")
+        raise ValueError(f"boxes must be {expected}, got {boxes.tolist()}")
     x = torch.arange(width, device=boxes.device) + 0.5
     y = torch.arange(height, device=boxes.device) + 0.5
     columns, rows = (x0 <= x) & (x < x1), (y0 <= y) & (y < y1)

@@ -89,9 +89,9 @@ def ssim(a: Array, b: Array, window: int = 7) -> Tensor:
     """
     a, b = _maps(a=a, b=b)
     if min(a.shape[1:]) < 2:
-        raise ValueError(f"a, b: expected grids of at least 2×2 patches, got {tuple(a.shape[1:])}")
+        raise ValueError(f"a, b must be grids of at least 2×2 patches, got {tuple(a.shape[1:])}")
     if not _is_int(window) or window < 2:
-        raise ValueError(f"window: expected an integer of at least 2, got {window!r}")
+        raise ValueError(f"window must be an integer of at least 2, got {window!r}")
     side = min(window, *a.shape[1:])
     a, b = _unit_range(a), _unit_range(b)
 
@@ -150,14 +150,16 @@ def stability(
     images = to_tensor("images", images)
     if images.ndim != 4 or not images.is_floating_point():
         got = f"{tuple(images.shape)} {images.dtype}"
-        raise ValueError(f"images: expected floats of shape (B, C, H, W), got {got}")
+        raise ValueError(f"images must be floats of shape (B, C, H, W), got {got}")
     if not 0 < noise < math.inf:
-        raise ValueError(f"noise: expected a share above 0, got {noise}")
+        raise ValueError(f"noise must be a share above 0, got {noise}")
     if not _is_int(draws) or draws < 1:
-        raise ValueError(f"draws: expected an integer of at least 1, got {draws!r}")
+        raise ValueError(f"draws must be an integer of at least 1, got {draws!r}")
     seeds = range(len(images)) if seeds is None else seeds
     if isinstance(seeds, str) or len(seeds) != len(images):
-        raise ValueError(f"seeds: expected {len(images)}, one an image, got {seeds!r:.80}")
+        raise ValueError(
+            f"seeds must be {len(images)} identities, one for each image, got {seeds!r:.80}"
+        )
     span = images.detach().amax((1, 2, 3)) - images.detach().amin((1, 2, 3))
     sigma = noise * span[:, None, None, None]
     clean = _maps_of(explain, images)
@@ -190,7 +192,7 @@ def agreement(maps: Mapping[str, Array]) -> Tensor:
                  [-1.,  1.]]], dtype=torch.float64)
     """
     if not maps:
-        raise ValueError("maps: expected at least one method, got none")
+        raise ValueError("maps must hold at least one method, got none")
     flat = torch.stack([each.flatten(1) for each in _maps(**maps)], 1)  # (B, M, P)
     rho = spearman(flat[:, :, None], flat[:, None])
     diagonal = rho.diagonal(dim1=1, dim2=2)
@@ -217,7 +219,9 @@ def _maps_of(explain: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     is_array = isinstance(maps, (Tensor, np.ndarray))
     if not is_array or maps.ndim != 3 or len(maps) != len(images):
         got = tuple(maps.shape) if is_array else type(maps).__name__
-        raise ValueError(f"explain: expected maps of shape ({len(images)}, gh, gw), got {got}")
+        raise ValueError(
+            f"the result of explain must be maps of shape ({len(images)}, gh, gw), got {got}"
+        )
     return to_tensor("explain", maps).detach()
 
 
@@ -227,7 +231,7 @@ def _maps(**maps: Array) -> list[Tensor]:
     shapes = {tuple(each.shape) for each in found.values()}
     if len(shapes) > 1 or len(next(iter(shapes))) != 3 or 0 in next(iter(shapes))[1:]:
         got = ", ".join(f"{name} {tuple(each.shape)}" for name, each in found.items())
-        raise ValueError(f"{', '.join(maps)}: expected one shape (B, gh, gw), got {got}")
+        raise ValueError(f"{', '.join(maps)} must be of one shape (B, gh, gw), got {got}")
     return list(found.values())
 
 

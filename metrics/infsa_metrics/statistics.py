@@ -72,9 +72,9 @@ def bootstrap_mean(
         (2.0, 3, 1)
     """
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence: expected a number in (0, 1), got {confidence}")
+        raise ValueError(f"confidence must be a number in (0, 1), got {confidence}")
     if not isinstance(resamples, Integral) or resamples < 1:
-        raise ValueError(f"resamples: expected a whole number, at least 1, got {resamples}")
+        raise ValueError(f"resamples must be a whole number, at least 1, got {resamples}")
     x = _vector("values", values)
     x, excluded = x[~np.isnan(x)], int(np.isnan(x).sum())
     n = len(x)
@@ -114,7 +114,7 @@ def paired_test(a: Values, b: Values, *, seed: int = 0, resamples: int = 9999) -
     """
     x, y = _vector("a", a), _vector("b", b)
     if len(x) != len(y):
-        raise ValueError(f"b: expected {len(x)} values, as many as in a, got {len(y)}")
+        raise ValueError(f"b must be {len(x)} values, as many as in a, got {len(y)}")
     d = x - y
     mean = bootstrap_mean(d, resamples=resamples, seed=seed)
     d = d[~np.isnan(d)]
@@ -144,7 +144,7 @@ def holm(p_values: Values) -> NDArray[np.float64]:
     """
     p = _vector("p_values", p_values)
     if np.any((p < 0) | (p > 1)):
-        raise ValueError(f"p_values: expected values in [0, 1], got {p.tolist()}")
+        raise ValueError(f"p_values must be values in [0, 1], got {p.tolist()}")
     adjusted = p.copy()
     order = p.argsort()[: np.count_nonzero(~np.isnan(p))]  # NaN sorts last
     scaled = p[order] * np.arange(len(order), 0, -1)
@@ -208,9 +208,9 @@ def _vector(argument: str, values: Values) -> NDArray[np.float64]:
     try:
         x = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{argument}: expected 1-D numbers, got {values!r:.80}") from error
+        raise ValueError(f"{argument} must be 1-D numbers, got {values!r:.80}") from error
     if x.ndim != 1:
-        raise ValueError(f"{argument}: expected shape (n,), got {x.shape}")
+        raise ValueError(f"{argument} must be of shape (n,), got {x.shape}")
     if np.isinf(x).any():
-        raise ValueError(f"{argument}: expected finite values or NaN, got an infinity")
+        raise ValueError(f"{argument} must be finite values or NaN, got an infinity")
     return x

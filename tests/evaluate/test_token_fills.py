@@ -301,7 +301,7 @@ def test_a_compiled_model_sees_pixels():
     ("change", "message"),
     [
         ({"fill": "grey"}, "unknown fill 'grey'; one of mean, black, blur, noise, drop"),
-        ({"fill": "black"}, "mean, std: expected one mean and one std > 0 a channel"),
+        ({"fill": "black"}, "mean, std must be one mean and one std > 0 for each channel"),
         ({"model": convolutional(), "fill": "drop"}, "does not say where its patches are"),
     ],
 )

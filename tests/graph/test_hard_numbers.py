@@ -138,9 +138,9 @@ class TestBoxes:
         scores, mask = case[0].clone(), case[1]
         scores.view(-1)[data.draw(st.integers(0, scores.numel() - 1))] = bad
         for name in (*BY_RANK, *BY_VALUE):
-            with pytest.raises(ValueError, match="scores: expected finite values"):
+            with pytest.raises(ValueError, match="scores must be finite values"):
                 getattr(m, name)(scores, mask)
-        with pytest.raises(ValueError, match="patch_scores: expected finite scores, got 1 that"):
+        with pytest.raises(ValueError, match="patch_scores must be finite scores, got 1 that"):
             m.rank_patches(scores)
 
     @given(arrays(np.float64, (3, 4), elements=st.floats(-3, 8)), GRIDS)
@@ -271,9 +271,7 @@ class TestSharpness:
         for bad in (NAN, np.inf, -1.0):
             s = torch.cat([scores.abs().flatten(), torch.tensor([bad])])
             for name in SHARPNESS:
-                with pytest.raises(
-                    ValueError, match="scores: expected finite values of at least 0"
-                ):
+                with pytest.raises(ValueError, match="scores must be finite values of at least 0"):
                     getattr(m, name)(s)
 
     @given(
@@ -401,7 +399,7 @@ class TestStatistics:
 
     @given(st.lists(st.floats(-1, 1), max_size=5), st.sampled_from([np.inf, -np.inf]))
     def test_infinity_is_refused(self, x, bad):
-        with pytest.raises(ValueError, match="expected finite values or NaN, got an infinity"):
+        with pytest.raises(ValueError, match="must be finite values or NaN, got an infinity"):
             m.bootstrap_mean([*x, bad])
 
 

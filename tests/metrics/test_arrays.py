@@ -99,10 +99,10 @@ def test_lists_of_numbers_are_arrays_too():
 
 def test_errors_speak_of_one_type_by_one_name():
     """A mask of NumPy's bool is bool; of another type it is told which."""
-    with pytest.raises(ValueError, match="^mask: expected bool, got torch.uint8$"):
+    with pytest.raises(ValueError, match="^mask must be bool, got torch.uint8$"):
         m.average_precision(MAPS.numpy(), MASK.numpy().astype(np.uint8))
     for value in (["a"], object(), None, [[1.0], [1.0, 2.0]]):
-        with pytest.raises(ValueError, match="^mask: expected a tensor or an array, got "):
+        with pytest.raises(ValueError, match="^mask must be a tensor or an array, got "):
             m.prevalence(value)
 
 

@@ -141,7 +141,7 @@ def test_morf_removes_the_best_patch_first_and_lerf_the_worst():
     assert (gain > 0.1).all()
     # the two curves mirror each other: p_lerf(f) = 1 − p_morf(1 − f), so SRG = 1 − 2 AUC(MoRF)
     torch.testing.assert_close(gain, 1 - 2 * morf.auc(), rtol=0, atol=1e-14)
-    with pytest.raises(ValueError, match="morf: expected a curve of order 'morf', got 'lerf'"):
+    with pytest.raises(ValueError, match="morf must be a curve of order 'morf', got 'lerf'"):
         srg(lerf, morf)
 
 
@@ -339,41 +339,41 @@ IMAGES, TARGETS, SCORES = random_batch(2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": IMAGES[0]}, r"images: expected shape \(B, C, H, W\), got \(1, 3, 4\)"),
-        ({"order": "most"}, "order: expected 'morf' or 'lerf', got 'most'"),
-        ({"batch_size": 0}, "batch_size: expected an integer of at least 1, got 0"),
-        ({"patch_scores": SCORES[0]}, r"patch_scores: expected shape \(B, gh, gw\), got \(3, 4\)"),
-        ({"patch_scores": SCORES[:1]}, "patch_scores: expected 2 maps, one an image, got 1"),
+        ({"images": IMAGES[0]}, r"images must be of shape \(B, C, H, W\), got \(1, 3, 4\)"),
+        ({"order": "most"}, "order must be 'morf' or 'lerf', got 'most'"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
+        ({"patch_scores": SCORES[0]}, r"patch_scores must be of shape \(B, gh, gw\), got \(3, 4\)"),
+        ({"patch_scores": SCORES[:1]}, "patch_scores must be 2 maps, one for each image, got 1"),
         ({"patch_scores": SCORES / 0}, "finite scores, got 24 that are NaN or infinite"),
         ({"patch_scores": SCORES * math.nan}, "finite scores, got 24"),
-        ({"patch_scores": SCORES[:, :0]}, r"patch_scores: expected shape .*, got \(2, 0, 4\)"),
-        ({"patch_scores": SCORES + 0j}, "^patch_scores: expected real scores, got torch.complex64"),
-        ({"targets": TARGETS.float()}, "targets: .* integer dtype, got torch.float32"),
-        ({"targets": TARGETS[:1]}, r"targets: expected shape \(2,\), got \(1,\)"),
-        ({"targets": TARGETS - 5}, "targets: expected class indices from 0"),
-        ({"targets": TARGETS + 5}, "targets: expected indices below K = 2, got"),
-        ({"steps": 0}, "steps: expected None, 'few', 2 to 12 steps, or a sequence of .*, got 0"),
+        ({"patch_scores": SCORES[:, :0]}, r"patch_scores must be of shape .*, got \(2, 0, 4\)"),
+        ({"patch_scores": SCORES + 0j}, "^patch_scores must be real scores, got torch.complex64"),
+        ({"targets": TARGETS.float()}, "targets must be .* integer dtype, got torch.float32"),
+        ({"targets": TARGETS[:1]}, r"targets must be of shape \(2,\), got \(1,\)"),
+        ({"targets": TARGETS - 5}, "targets must be class indices from 0"),
+        ({"targets": TARGETS + 5}, "targets must be indices below K = 2, got"),
+        ({"steps": 0}, "steps must be None, 'few', 2 to 12 steps, or a sequence of .*, got 0"),
         ({"steps": 1}, "2 to 12 steps, .*, got 1, with which the curves of all maps are alike"),
         ({"steps": [0, 12]}, r"all 12 patches, with one between them, got \[0, 12\]"),
         (
             {"patch_scores": SCORES[:, :1, :1]},
-            "patch_scores: expected maps of several patches",
+            "patch_scores must be maps of several patches",
         ),
-        ({"steps": 13}, "steps: expected None, 'few', 2 to 12 steps"),
-        ({"steps": True}, "steps: expected None, 'few', 2 to 12 steps"),
-        ({"steps": 2.5}, "steps: expected None, 'few', 2 to 12 steps"),
+        ({"steps": 13}, "steps must be None, 'few', 2 to 12 steps"),
+        ({"steps": True}, "steps must be None, 'few', 2 to 12 steps"),
+        ({"steps": 2.5}, "steps must be None, 'few', 2 to 12 steps"),
         ({"steps": "some"}, "counts that rise from 0 to all 12 patches, .*, got some"),
-        ({"steps": [1, 12]}, "steps: expected counts that rise from 0 to all 12 patches"),
+        ({"steps": [1, 12]}, "steps must be counts that rise from 0 to all 12 patches"),
         ({"steps": [0, 11]}, "counts that rise from 0 to all 12 patches"),
         ({"steps": [0, 4, 4, 12]}, "counts that rise from 0 to all 12 patches"),
         ({"steps": [0, 0.5, 12]}, "counts that rise from 0 to all 12 patches"),
         ({"steps": []}, "counts that rise from 0 to all 12 patches"),
-        ({"seeds": ["a"]}, "seeds: expected 2 of them, got 1"),
-        ({"seeds": "ab"}, "seeds: expected a sequence of ints or strings, got 'ab'"),
-        ({"seeds": [0.5, 1.5]}, "seeds: expected a sequence of ints or strings"),
+        ({"seeds": ["a"]}, "seeds must be 2 identities, one for each image, got 1"),
+        ({"seeds": "ab"}, "seeds must be a sequence of ints or strings, got 'ab'"),
+        ({"seeds": [0.5, 1.5]}, "seeds must be a sequence of ints or strings"),
         (
             {"predict_masked": lambda x, m: [1]},
-            r"^predict_masked: expected probabilities of shape \(26, K\), got list$",
+            r"the result of predict_masked must be probabilities of shape \(26, K\), got list$",
         ),
         ({"predict_masked": lambda x, m: torch.ones(3, 2)}, r"shape \(26, K\), got \(3, 2\)"),
         ({"predict_masked": lambda x, m: torch.full((26, 2), 7.0)}, "not logits or NaN, got 7"),
@@ -394,12 +394,12 @@ def test_errors_name_the_argument(change, message):
 def test_curve_errors():
     images, targets, scores = random_batch(2)
     morf = deletion_curve(constant, images, targets, scores)
-    with pytest.raises(ValueError, match=r"floor: expected a probability in \[0, 1\), got 1"):
+    with pytest.raises(ValueError, match=r"floor must be a probability in \[0, 1\), got 1"):
         morf.aoc(floor=1)
     lerf = deletion_curve(constant, images, targets, scores, order="lerf", steps=3)
-    with pytest.raises(ValueError, match="^lerf: expected a curve of order 'lerf', got 'morf'$"):
+    with pytest.raises(ValueError, match="^lerf must be a curve of order 'lerf', got 'morf'$"):
         srg(morf, morf)
-    expected = "^morf, lerf: expected curves of the same images at the same fractions, "
+    expected = "^morf, lerf must be curves of the same images at the same fractions, "
     with pytest.raises(ValueError, match=expected + r"got \(2, 13\) and \(2, 4\)$"):
         srg(morf, lerf)
     fewer = deletion_curve(constant, images[:1], targets[:1], scores[:1], order="lerf")

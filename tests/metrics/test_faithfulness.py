@@ -289,16 +289,28 @@ def test_nothing_is_changed():
 
 
 BOTH = [
-    ({"images": torch.zeros(2, 8, 10)}, r"images: expected shape \(B, C, H, W\), got \(2, 8, 10\)"),
-    ({"targets": torch.tensor([1.0, 0.0])}, "targets: .* an integer dtype, got torch.float32"),
-    ({"targets": torch.tensor([True, False])}, "targets: .* an integer dtype, got torch.bool"),
-    ({"targets": torch.tensor([1j, 0j])}, "targets: .* an integer dtype, got torch.complex64"),
-    ({"targets": torch.tensor([1])}, r"targets: expected shape \(2,\), got \(1,\)"),
-    ({"seeds": [1]}, r"seeds: expected a sequence of 2 identities, got \[1\]"),
-    ({"seeds": "ab"}, "seeds: expected a sequence of 2 identities, got 'ab'"),
-    ({"batch_size": 0}, "batch_size: expected an integer from 1, got 0"),
-    ({"samples": 0}, "samples: expected .*an integer from 1, got 0"),
-    ({"samples": 1.5}, "samples: expected .*an integer from 1, got 1.5"),
+    (
+        {"images": torch.zeros(2, 8, 10)},
+        r"images must be of shape .*, got \(2, 8, 10\)",
+    ),
+    (
+        {"targets": torch.tensor([1.0, 0.0])},
+        "targets must .* an integer dtype, got torch.float32",
+    ),
+    (
+        {"targets": torch.tensor([True, False])},
+        "targets must .* an integer dtype, got torch.bool",
+    ),
+    (
+        {"targets": torch.tensor([1j, 0j])},
+        "targets must .* an integer dtype, got torch.complex64",
+    ),
+    ({"targets": torch.tensor([1])}, r"targets must be of shape \(2,\), got \(1,\)"),
+    ({"seeds": [1]}, r"seeds must be a sequence of 2 identities, got \[1\]"),
+    ({"seeds": "ab"}, "seeds must be a sequence of 2 identities, got 'ab'"),
+    ({"batch_size": 0}, "batch_size must be an integer from 1, got 0"),
+    ({"samples": 0}, "samples must be .*an integer from 1, got 0"),
+    ({"samples": 1.5}, "samples must be .*an integer from 1, got 1.5"),
 ]
 
 
@@ -306,13 +318,13 @@ BOTH = [
     ("wrong", "message"),
     [
         *BOTH,
-        ({"samples": -1}, "samples: expected None or an integer from 1, got -1"),
-        ({"patch_scores": maps(1)}, "patch_scores: expected 2 maps, got 1"),
-        ({"patch_scores": maps() * torch.nan}, "patch_scores: expected finite scores, got 40"),
-        ({"targets": torch.tensor([0, 3])}, "targets: expected indices below K = 3, got 3"),
+        ({"samples": -1}, "samples must be None or an integer from 1, got -1"),
+        ({"patch_scores": maps(1)}, "patch_scores must be 2 maps, got 1"),
+        ({"patch_scores": maps() * torch.nan}, "patch_scores must be finite scores, got 40"),
+        ({"targets": torch.tensor([0, 3])}, "targets must be indices below K = 3, got 3"),
         (
             {"predict_masked": lambda images, removed: 10 * torch.ones(len(images), 3)},
-            r"predict_masked: expected probabilities in \[0, 1\]",
+            r"the result of predict_masked must be probabilities in \[0, 1\]",
         ),
     ],
 )
@@ -331,14 +343,17 @@ def test_infidelity_refuses(wrong, message):
     ("wrong", "message"),
     [
         *BOTH,
-        ({"radius": 0}, "radius: expected a number above 0, got 0"),
-        ({"radius": float("nan")}, "radius: expected a number above 0, got nan"),
+        ({"radius": 0}, "radius must be a number above 0, got 0"),
+        ({"radius": float("nan")}, "radius must be a number above 0, got nan"),
         (
             {"explain": lambda images, targets: images[:0]},
-            r"explain: expected maps of shape \(1, ...\), got \(0, 3, 8, 10\)",
+            r"the result of explain must be maps of shape \(1, ...\), got \(0, 3, 8, 10\)",
         ),
         ({"explain": lambda images, targets: images.mean((1, 2, 3))}, r"maps .*, got \(1,\)"),
-        ({"explain": lambda images, targets: [1]}, "explain: expected maps .*, got list"),
+        (
+            {"explain": lambda images, targets: [1]},
+            "the result of explain must be maps .*, got list",
+        ),
     ],
 )
 def test_sensitivity_refuses(wrong, message):

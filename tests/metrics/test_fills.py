@@ -186,7 +186,7 @@ def test_register_fill():
         model = Recorder()
         pixel_fill(model, "sevens")(images, torch.ones_like(removed))
         assert model.images.eq(7).all()
-        with pytest.raises(ValueError, match="name: expected a new fill, got 'sevens'"):
+        with pytest.raises(ValueError, match="name must be a new fill, got 'sevens'"):
             register_fill("sevens")
     finally:
         del FILLS["sevens"]
@@ -195,8 +195,8 @@ def test_register_fill():
 @pytest.mark.parametrize(
     ("fill", "settings", "message"),
     [
-        ("grey", {}, "fill: expected one of mean, black, blur, noise, got 'grey'"),
-        ("black", {}, "mean, std: expected one mean and one std > 0 a channel, got mean=None"),
+        ("grey", {}, "fill must be one of mean, black, blur, noise, got 'grey'"),
+        ("black", {}, "mean, std must be one mean and one std > 0 for each channel, got mean=None"),
         ("black", {"mean": MEAN}, "std=None"),
         ("black", {"mean": MEAN, "std": (1.0,)}, "one mean and one std"),
         ("black", {"mean": MEAN, "std": (1.0, 0.0, 1.0)}, "std > 0"),
@@ -210,12 +210,12 @@ def test_errors_on_building(fill, settings, message):
 @pytest.mark.parametrize(
     ("images", "removed", "message"),
     [
-        (torch.ones(3, 4, 4), torch.ones(1, 2, 2).bool(), "images: expected floats of shape"),
+        (torch.ones(3, 4, 4), torch.ones(1, 2, 2).bool(), "images must be floats of shape"),
         (torch.ones(1, 3, 4, 4).byte(), torch.ones(1, 2, 2).bool(), "got .* torch.uint8"),
-        (torch.ones(1, 3, 4, 4), torch.ones(1, 2, 2), "removed: expected bool .* torch.float32"),
+        (torch.ones(1, 3, 4, 4), torch.ones(1, 2, 2), "removed must be bool .* torch.float32"),
         (torch.ones(1, 3, 4, 6), torch.ones(2, 2, 2).bool(), r"bool of shape \(1, gh <= 4"),
         (torch.ones(1, 3, 4, 6), torch.ones(1, 5, 2).bool(), r"gw <= 6\), got \(1, 5, 2\)"),
-        (torch.ones(1, 3, 4, 6), torch.ones(1, 0, 2).bool(), r"removed: .* got \(1, 0, 2\)"),
+        (torch.ones(1, 3, 4, 6), torch.ones(1, 0, 2).bool(), r"removed must be .* got \(1, 0, 2\)"),
         (torch.ones(1, 3, 4, 4), torch.ones(1, 2).bool(), r"got \(1, 2\)"),
     ],
 )
@@ -230,7 +230,10 @@ def test_errors_on_calling(images, removed, message):
         (lambda x: {"scores": x[:, 0, 0]}, r"must hold logits of shape \(B, C\), got a dict with"),
         (lambda x: x, r"must hold logits of shape \(B, C\), got a tensor of shape \(2, 3, 8, 12\)"),
         (lambda x: (x, 1), r"got a tuple of \(2, 3, 8, 12\), int"),
-        (lambda x: x[:1, 0, 0], r"model: expected logits of shape \(2, K\), got \(1, 12\)"),
+        (
+            lambda x: x[:1, 0, 0],
+            r"the output of the model must be logits of shape \(2, K\), got \(1, 12\)",
+        ),
     ],
 )
 def test_errors_of_the_model(model, message):
@@ -240,5 +243,5 @@ def test_errors_of_the_model(model, message):
 
 def test_black_refuses_other_channels():
     predict = pixel_fill(Recorder(), "black", mean=(0.5, 0.5), std=(1.0, 1.0))
-    with pytest.raises(ValueError, match="3 values, one a channel .* got 2"):
+    with pytest.raises(ValueError, match="3 values, one for each channel.* got 2"):
         predict(*batch())

@@ -89,10 +89,10 @@ def test_a_batch_is_its_rows_and_inputs_stay(measure, dtype):
 @pytest.mark.parametrize("measure", FOCUS)
 def test_bad_scores(measure):
     for bad in (-1e-9, torch.nan, torch.inf, -torch.inf):
-        with pytest.raises(ValueError, match="scores: expected finite values of at least 0"):
+        with pytest.raises(ValueError, match="scores must be finite values of at least 0"):
             measure(torch.tensor([0.5, bad]))
     for empty in (torch.tensor(1.0), torch.zeros(3, 0)):
-        with pytest.raises(ValueError, match=r"scores: expected shape \(\.\.\., P\)"):
+        with pytest.raises(ValueError, match=r"scores must be of shape \(\.\.\., P\)"):
             measure(empty)
 
 
@@ -152,23 +152,23 @@ def test_similarity_of_a_batch_is_its_images_and_inputs_stay():
 
 
 def test_bad_tokens():
-    with pytest.raises(ValueError, match=r"tokens: expected shape \(B, N, D\), got \(3, 4\)"):
+    with pytest.raises(ValueError, match=r"tokens must be of shape \(B, N, D\), got \(3, 4\)"):
         token_similarity(torch.ones(3, 4))
-    with pytest.raises(ValueError, match=r"tokens: expected shape \(B, N, D\), got \(1, 0, 4\)"):
+    with pytest.raises(ValueError, match=r"tokens must be of shape \(B, N, D\), got \(1, 0, 4\)"):
         token_similarity(torch.ones(1, 0, 4))
     for bad in (torch.nan, torch.inf):
-        with pytest.raises(ValueError, match="tokens: expected finite values"):
+        with pytest.raises(ValueError, match="tokens must be finite values"):
             token_similarity(torch.tensor([[[1.0, bad]]]))
 
 
 @pytest.mark.parametrize("measure", FOCUS)
 def test_bad_scores_are_counted(measure):
-    with pytest.raises(ValueError, match="^scores: expected .* of at least 0, got 2 others$"):
+    with pytest.raises(ValueError, match="^scores must be .* of at least 0, got 2 others$"):
         measure(torch.tensor([[0.5, -1.0, 1.0], [0.0, 1.0, torch.nan]]))
 
 
 def test_tokens_that_are_not_finite_are_named():
-    with pytest.raises(ValueError, match="^tokens: expected finite values, got NaN or infinity$"):
+    with pytest.raises(ValueError, match="^tokens must be finite values, got NaN or infinity$"):
         token_similarity(torch.tensor([[[1.0, torch.nan]]]))
 
 

@@ -280,9 +280,9 @@ def test_bad_maps(measure):
         measure(scores[0], mask[0])
     with pytest.raises(ValueError, match=r"shape \(B, H, W\), got \(4, 0, 11\)"):
         measure(scores[:, :0], mask[:, :0])
-    with pytest.raises(ValueError, match=r"mask: expected bool, got torch.float64"):
+    with pytest.raises(ValueError, match=r"mask must be bool, got torch.float64"):
         measure(scores, mask.double())
-    with pytest.raises(ValueError, match=r"scores: expected a floating dtype, got torch.int64"):
+    with pytest.raises(ValueError, match=r"scores must be of a floating dtype, got torch.int64"):
         measure(scores.long(), mask)
     for bad in (torch.nan, torch.inf, -torch.inf):
         broken = scores.clone()
@@ -294,14 +294,14 @@ def test_bad_maps(measure):
 
 @pytest.mark.parametrize("tolerance", [-1, torch.inf, torch.nan])
 def test_bad_tolerance(tolerance):
-    with pytest.raises(ValueError, match="tolerance: expected a finite number of at least 0"):
+    with pytest.raises(ValueError, match="tolerance must be a finite number of at least 0"):
         pointing_game(*random_batch(), tolerance=tolerance)
 
 
 def test_bad_mask_for_prevalence():
-    with pytest.raises(ValueError, match="mask: expected bool"):
+    with pytest.raises(ValueError, match="mask must be bool"):
         prevalence(torch.zeros(1, 2, 2))
-    with pytest.raises(ValueError, match=r"mask: expected shape \(B, H, W\), got \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"mask must be of shape \(B, H, W\), got \(2, 2\)"):
         prevalence(torch.zeros(2, 2, dtype=torch.bool))
 
 
@@ -341,13 +341,13 @@ def test_box_mask_takes_torchvision_boxes():
 @pytest.mark.parametrize(
     ("boxes", "size", "message"),
     [
-        ([0.0, 0.0, 1.0, 1.0], (2, 2), r"boxes: expected shape \(n, 4\), got \(4,\)"),
-        ([[0.0, 0.0, 1.0]], (2, 2), r"boxes: expected shape \(n, 4\), got \(1, 3\)"),
-        ([[0.0, 0.0, torch.nan, 1.0]], (2, 2), "boxes: expected finite"),
-        ([[0.0, 0.0, torch.inf, 1.0]], (2, 2), "boxes: expected finite"),
+        ([0.0, 0.0, 1.0, 1.0], (2, 2), r"boxes must be of shape \(n, 4\), got \(4,\)"),
+        ([[0.0, 0.0, 1.0]], (2, 2), r"boxes must be of shape \(n, 4\), got \(1, 3\)"),
+        ([[0.0, 0.0, torch.nan, 1.0]], (2, 2), "boxes must be finite"),
+        ([[0.0, 0.0, torch.inf, 1.0]], (2, 2), "boxes must be finite"),
         ([[1.0, 0.0, 0.0, 1.0]], (2, 2), "x0 <= x1"),
         ([[0.0, 1.0, 1.0, 0.0]], (2, 2), "y0 <= y1"),
-        ([[0.0, 0.0, 1.0, 1.0]], (0, 2), "height, width: expected at least 1, got 0 and 2"),
+        ([[0.0, 0.0, 1.0, 1.0]], (0, 2), "height, width must be at least 1, got 0 and 2"),
     ],
 )
 def test_bad_boxes(boxes, size, message):
@@ -379,5 +379,5 @@ def test_precision_at_recall_is_a_point_of_scikit_learns_curve(dtype, levels):
 
 @pytest.mark.parametrize("recall", [0, -0.1, 1.1, float("nan")])
 def test_recalls_are_shares(recall):
-    with pytest.raises(ValueError, match=r"recalls: expected numbers in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"recalls must be numbers in \(0, 1\]"):
         precision_at_recall(torch.zeros(1, 2, 2), torch.ones(1, 2, 2).bool(), recalls=[0.5, recall])

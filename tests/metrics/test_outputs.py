@@ -255,7 +255,7 @@ def test_a_model_without_a_classifier_is_told(model):
 
 
 def test_pixel_fill_refuses_features():
-    with pytest.raises(ValueError, match="expected a classifier, got num_classes = 0"):
+    with pytest.raises(ValueError, match="model must be a classifier, got num_classes = 0"):
         pixel_fill(headless())
 
 
@@ -308,7 +308,7 @@ def test_opposite_features_count_as_zero():
     for bad, message in (
         (torch.zeros(1, 2), "finite and not all zero"),
         (torch.ones(2, 2), r"features of shape \(1, D\)"),
-        (torch.ones(1, 3), r"predict_masked: expected features of shape \(3, 3\)"),
+        (torch.ones(1, 3), r"the result of predict_masked must be features of shape \(3, 3\)"),
     ):
         with pytest.raises(ValueError, match=message):
             deletion_curve(predict, torch.zeros(1, 3, 2, 2), bad, scores)

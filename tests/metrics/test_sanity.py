@@ -164,7 +164,7 @@ def test_an_image_does_not_depend_on_its_batch(measure, dtype):
     [((2, 4, 4), (2, 4, 5)), ((2, 4, 4), (1, 4, 4)), ((4, 4),) * 2, ((2, 0, 4),) * 2],
 )
 def test_maps_that_do_not_fit_are_refused(measure, shapes):
-    message = f"a, b: expected one shape (B, gh, gw), got a {shapes[0]}, b {shapes[1]}"
+    message = f"a, b must be of one shape (B, gh, gw), got a {shapes[0]}, b {shapes[1]}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         measure(*(torch.rand(shape) for shape in shapes))
 
@@ -180,7 +180,7 @@ def test_what_ssim_refuses():
     with pytest.raises(ValueError, match=r"at least 2×2 patches, got \(1, 9\)"):
         ssim(torch.rand(2, 1, 9), torch.rand(2, 1, 9))
     for window in (1, 7.0, True):
-        with pytest.raises(ValueError, match=f"window: expected an integer .* got {window}"):
+        with pytest.raises(ValueError, match=f"window must be an integer .* got {window}"):
             ssim(*tensors(A, B), window=window)
 
 
@@ -206,7 +206,7 @@ def test_agreement_is_nan_in_the_row_and_column_of_a_constant_map():
 
 
 def test_agreement_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="^maps: expected at least one method, got none$"):
+    with pytest.raises(ValueError, match="^maps must hold at least one method, got none$"):
         agreement({})
 
 
@@ -330,18 +330,21 @@ def test_explain_may_take_gradients_and_inputs_stay():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"images": torch.zeros(3, 8, 8)}, r"images: expected floats .* got \(3, 8, 8\)"),
-        ({"images": torch.zeros(1, 3, 8, 8, dtype=torch.uint8)}, "images: expected floats"),
-        ({"noise": 0.0}, "noise: expected a share above 0, got 0.0"),
-        ({"noise": float("inf")}, "noise: expected a share above 0, got inf"),
-        ({"noise": float("nan")}, "noise: expected a share above 0, got nan"),
-        ({"draws": 0}, "draws: expected an integer of at least 1, got 0"),
-        ({"draws": 1.5}, "draws: expected an integer of at least 1, got 1.5"),
-        ({"seeds": [1]}, r"seeds: expected 3, one an image, got \[1\]"),
-        ({"seeds": "abc"}, "seeds: expected 3, one an image, got 'abc'"),
-        ({"explain": lambda x: x}, r"explain: .* got \(3, 3, 8, 8\)"),
-        ({"explain": lambda x: x[:1, 0]}, r"explain: expected maps .*\(3, gh, gw\), got \(1, 8"),
-        ({"explain": lambda x: [x]}, "explain: .* got list"),
+        ({"images": torch.zeros(3, 8, 8)}, r"images must be floats .* got \(3, 8, 8\)"),
+        ({"images": torch.zeros(1, 3, 8, 8, dtype=torch.uint8)}, "images must be floats"),
+        ({"noise": 0.0}, "noise must be a share above 0, got 0.0"),
+        ({"noise": float("inf")}, "noise must be a share above 0, got inf"),
+        ({"noise": float("nan")}, "noise must be a share above 0, got nan"),
+        ({"draws": 0}, "draws must be an integer of at least 1, got 0"),
+        ({"draws": 1.5}, "draws must be an integer of at least 1, got 1.5"),
+        ({"seeds": [1]}, r"seeds must be 3 identities, one for each image, got \[1\]"),
+        ({"seeds": "abc"}, "seeds must be 3 identities, one for each image, got 'abc'"),
+        ({"explain": lambda x: x}, r"the result of explain must be .* got \(3, 3, 8, 8\)"),
+        (
+            {"explain": lambda x: x[:1, 0]},
+            r"the result of explain must be maps .*\(3, gh, gw\), got \(1, 8",
+        ),
+        ({"explain": lambda x: [x]}, "the result of explain must be .* got list"),
     ],
 )
 def test_what_stability_refuses(arguments, message):
