@@ -1,7 +1,6 @@
-"""The names of our models in timm's registry, and what is known of the trained ones.
+"""What comes with the package, by name: models, the facts of the trained ones, and measures.
 
-Nothing heavy is imported, so that they are listed at once; :mod:`infsa_explain.models.infvit`
-builds them.
+Nothing heavy is imported, so that commands can list the names at once.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["BUNDLED", "UNTRAINED", "card_facts", "weights_file"]
+__all__ = ["BUNDLED", "MEASURES", "UNTRAINED", "card_facts", "weights_file"]
 
 #: Trained models that come with the package.
 BUNDLED = (
@@ -30,6 +29,18 @@ UNTRAINED = (
     "vit_softmax_4l",
     "vit_softmax_24l",
 )
+
+#: Measures that come with the package, and the modules of ``evaluate`` that define them.
+MEASURES = {
+    "morf": "deletion",
+    "boxes": "localization",
+    "align": "alignment",
+    "focus": "focus",
+    "sanity": "sanity",
+    "infidelity": "faithfulness",
+    "sensitivity": "faithfulness",
+    "accuracy": "accuracy",
+}
 
 
 def weights_file(name: str) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from ..drawing.charts import PALETTE, markers
+from ..evaluate.tables import Table
 from ..files import replacing, write_text
-from ..report.tables import PALETTE, Table, markers
 from .mechanisms import FUSED, MECHANISMS
 from .running import Row
 from .settings import Setting, count

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from ..catalogue import MEASURES
 from .options import (
     LINEAR_DIGITS,
     CheckpointsOption,
@@ -39,11 +40,11 @@ from .options import (
 )
 from .running import Saving, run
 
+if TYPE_CHECKING:
+    from ..evaluate import Measure
+
 #: What a newcomer sees first: two methods, two controls.
 FIRST_METHODS = ["visits,linear,centre,random"]
-#: What ``evaluate`` measures, and what it measures besides if asked to.
-EVERYTHING = ("morf", "boxes", "align", "focus", "sanity")
-METRICS = (*EVERYTHING, "infidelity", "sensitivity", "accuracy")
 FillOption = Annotated[str, typer.Option(help="mean, black, blur, noise or drop.")]
 StepsOption = Annotated[
     str,
@@ -307,8 +308,8 @@ def evaluate(
         list[str],
         typer.Option(
             "--metrics",
-            help=f"With commas, of {', '.join(METRICS)}; 'all' for every one; repeat for more.",
-            show_default=",".join(EVERYTHING) + "; boxes where there are any",
+            help=f"With commas, of {', '.join(MEASURES)}; 'all' for every one; repeat for more.",
+            show_default="morf,boxes,align,focus,sanity; boxes where there are any",
         ),
     ] = [],  # noqa: B006
     methods: MethodsOption = FIRST_METHODS,  # typer copies it
@@ -338,49 +339,52 @@ def evaluate(
     Example: infsa-explain evaluate --model infvit_linear_digits --model vit_softmax_digits
     --methods all --limit 500 --out runs/twins
     """
-    from .. import evaluate
+    from ..evaluate import measure_class, measure_names
 
-    curve_steps, which_boxes = number_of_steps(steps), chosen_boxes(boxes)
-    maps: dict[str, Any] = {
+    options = {
         "methods": method_names(methods),
         "layer": layer,
         "head": head,
         "gamma": gamma,
         "target": target,
+        "output": chosen_output(output),
+        "fill": fill,
+        "steps": number_of_steps(steps),
+        "floor": floor,
+        "boxes": chosen_boxes(boxes),
+        "batch_size": batch_size,
+        "amp": amp,
         "seed": seed,
     }
-    every: dict[str, Callable[[], Any]] = {
-        "morf": lambda: evaluate.Morf(
-            **maps,
-            fill=fill,
-            steps=curve_steps,
-            floor=floor,
-            batch_size=batch_size,
-            amp=amp,
-            output=chosen_output(output),
-        ),
-        "boxes": lambda: evaluate.Boxes(**maps, boxes=which_boxes),
-        "align": lambda: evaluate.Alignment(gamma=gamma, seed=seed),
-        "focus": lambda: evaluate.Focus(**maps),
-        "sanity": lambda: evaluate.Sanity(**maps),
-        "infidelity": lambda: evaluate.Infidelity(
-            **maps, fill=fill, batch_size=batch_size or 16, output=chosen_output(output)
-        ),
-        "sensitivity": lambda: evaluate.Sensitivity(**maps),
-        "accuracy": lambda: evaluate.Accuracy(amp=amp),
-    }
-    names = listed("--metrics", metrics or EVERYTHING)
-    names = [*METRICS] if "all" in names else names
-    if unknown := [name for name in names if name not in every]:
-        raise ValueError(f"--metrics must be of {', '.join(METRICS)}, got {', '.join(unknown)}")
+    names = listed("--metrics", metrics) if metrics else []
+    everything = "all" in names
+    chosen = measure_names() if everything or not names else names
+    if unknown := [name for name in chosen if name not in measure_names()]:
+        known = ", ".join(measure_names())
+        raise ValueError(f"--metrics must be of {known}, got {', '.join(unknown)}")
+    classes = [measure_class(name) for name in chosen]
     run(
         load_models(model, checkpoint, device),
         Source(data, split, limit, seed, label_map, labels),
-        [every[name]() for name in names],
+        [with_options(m, options) for m in classes if names or m.by_default],
         Saving(out, force, resume, strict, shard),
         conditions=conditions(layer, head, target),
         as_json=as_json,
-        optional=not metrics or "all" in listed("--metrics", metrics),
+        optional=everything or not names,
+    )
+
+
+def with_options(measure: type[Measure], options: dict[str, Any]) -> Measure:
+    """A measure with those of the options that it has."""
+    own = {field.name: field.default for field in fields(cast(Any, measure))}
+    return measure(
+        **{
+            name: value
+            for name, value in options.items()
+            if name in own
+            and name not in measure.own_options
+            and not (name == "batch_size" and value is None and own[name] is not None)
+        }
     )
 
 

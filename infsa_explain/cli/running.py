@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..data import ImageData
     from ..evaluate import Measure
-    from ..report import Table
+    from ..evaluate.tables import Table
 
 __all__ = ["Saving", "run"]
 

@@ -1,7 +1,6 @@
-"""Measure models and their maps: model × data × measures, as rows.
+"""Measures in one registry; model × data × measures become rows, in run folders and shards.
 
-:func:`measure` applies measures such as :class:`Morf` to a model. A measure is one class in one
-file; :mod:`infsa_explain.report` turns its rows into tables and pictures.
+May import: ``methods``, ``models``, ``vits``, ``data``, ``drawing`` and what is below them.
 """
 
 from .accuracy import Accuracy
@@ -12,7 +11,8 @@ from .faithfulness import Infidelity, Sensitivity
 from .focus import Focus
 from .labelling import labelled
 from .localization import Boxes
-from .measuring import Measure, measure
+from .measuring import measure
+from .registry import Measure, measure_class, measure_names, register_measure
 from .runs import RunFolder, describe_run, fingerprint, read_rows, unfinished
 from .sanity import Sanity
 from .shards import Shard
@@ -36,6 +36,9 @@ __all__ = [
     "fingerprint",
     "labelled",
     "measure",
+    "measure_class",
+    "measure_names",
     "read_rows",
+    "register_measure",
     "unfinished",
 ]

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from infsa_metrics import class_logits, output_tensor
+from infsa_metrics import MeanInterval, bootstrap_mean, class_logits, output_tensor
 from infsa_metrics.outputs import eval_mode
 from torch import nn
 
-from ..data.samples import ImageData
 from ..vits import require_classes
 from .batches import Batch, require_finite
+from .registry import Measure, register_measure
 from .rows import Row
+from .tables import (
+    Seeds,
+    Table,
+    by_model,
+    caution,
+    count_cell,
+    interval_cell,
+    per_image,
+    seeds,
+    unique,
+)
 
-__all__ = ["Accuracy"]
+__all__ = ["Accuracy", "AccuracySummary", "accuracy_table", "summarise_accuracy"]
 
 
+@register_measure
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Measure):
     """Every image is classified. Its model need not be a ViT, only give logits.
 
     Rows have ``label``, ``predicted``, ``classes`` (C), and ``rank`` of the label, 0 where the
@@ -32,15 +44,17 @@ class Accuracy:
     """
 
     name: ClassVar[str] = "accuracy"
-    needs_labels: ClassVar[bool] = True
-
+    title: ClassVar[str] = "Accuracy"
+    question: ClassVar[str] = "How often the class is right."
+    judged: ClassVar[bool] = False
     amp: bool = False
+
+    @property
+    def needs_labels(self) -> bool:
+        return True
 
     def check(self, model: nn.Module) -> None:
         require_classes(model, "accuracy")
-
-    def check_data(self, data: ImageData) -> None:
-        pass
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         model, images = batch.subject.model, batch.inputs
@@ -65,3 +79,70 @@ class Accuracy:
                 "classes": len(scores),
                 "rank": int((scores >= scores[sample.label]).sum()) - 1,
             }
+
+    @classmethod
+    def summarise(cls, rows: Sequence[Row]) -> list[AccuracySummary]:
+        return summarise_accuracy(rows)
+
+    @classmethod
+    def tables(cls, summaries: Sequence[AccuracySummary]) -> list[Table]:
+        note = caution(s.top1 for s in summaries)
+        return [Table("accuracy; percent", ACCURACY_HEADINGS, accuracy_table(summaries), note)]
+
+    @classmethod
+    def findings(cls, rows: Sequence[Row], summaries: Sequence[AccuracySummary]) -> list[str]:
+        return [
+            f"`{s.model}` classifies {interval_cell(s.top1)}% of the images as they are labelled; "
+            f"a guess is right for {100 * s.chance:.1f}%."
+            for s in summaries
+        ]
+
+
+@dataclass(frozen=True)
+class AccuracySummary:
+    """One model.
+
+    Attributes:
+        top1, top5: share of images whose label is the first, or among the first five.
+        chance: 1 / C, the accuracy of a guess.
+        seeds: of top-1.
+    """
+
+    model: str
+    top1: MeanInterval
+    top5: MeanInterval
+    chance: float
+    seeds: Seeds
+
+
+def summarise_accuracy(rows: Sequence[Row]) -> list[AccuracySummary]:
+    """Summaries of every model, in the order in which they first appear."""
+    summaries = []
+    for model, own in by_model(rows).items():
+        images = unique(own, "image")
+        top1, top5 = (bootstrap_mean(per_image(own, images, _within(k))) for k in (1, 5))
+        chance = 1 / own[0]["classes"]
+        summaries.append(AccuracySummary(model, top1, top5, chance, seeds(own, _within(1))))
+    return summaries
+
+
+def _within(k: int) -> Callable[[Row], float]:
+    """1 for an image whose label is among the first k, else 0."""
+    return lambda row: float(row["rank"] < k)
+
+
+ACCURACY_HEADINGS = ("model", "top-1 ↑ [95%]", "top-5 ↑ [95%]", "chance", "n")
+
+
+def accuracy_table(summaries: Sequence[AccuracySummary]) -> list[tuple[str, ...]]:
+    """The cells of the table, a tuple a row, under ``ACCURACY_HEADINGS``; in percent."""
+    return [
+        (
+            s.model,
+            interval_cell(s.top1),
+            interval_cell(s.top5),
+            f"{100 * s.chance:.1f}",
+            count_cell(s.top1, s.seeds),
+        )
+        for s in summaries
+    ]

@@ -9,8 +9,10 @@ of the same model untrained.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -18,13 +20,26 @@ from infsa_metrics import centred_cosine, cosine, spearman
 from torch import Tensor, nn
 
 from ..attention.functional import key_weights, linear_weights
-from ..data.samples import ImageData
+from ..drawing.charts import save_figure
 from ..graph.centrality import Perron, perron
 from ..graph.solvers import survival_per_head
 from ..ranges import MANY
 from ..vits.capturing import Layer
+from .alignment_tables import (
+    alignment_forests,
+    alignment_tables,
+    headline,
+    heat_maps,
+    plot_alignment,
+    summarise_alignment,
+    summarise_layers,
+    vectors_text,
+)
 from .batches import Batch
+from .diagnostics import grouped, of_models, percent, worst_layer
+from .registry import Chart, Measure, register_measure
 from .rows import Row, number
+from .tables import Table
 
 __all__ = ["MEASURES", "Alignment"]
 
@@ -32,8 +47,9 @@ __all__ = ["MEASURES", "Alignment"]
 MEASURES = {"cosine": cosine, "centred": centred_cosine, "spearman": spearman}
 
 
+@register_measure
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Measure):
     """The linear weights of every layer and head against the Perron vector of their graph.
 
     One row per image, layer and head: ``side``, ``layer``, ``head``, ``value`` (the spectral
@@ -60,7 +76,14 @@ class Alignment:
     """
 
     name: ClassVar[str] = "align"
-    needs_labels: ClassVar[bool] = False
+    title: ClassVar[str] = "Alignment"
+    question: ClassVar[str] = (
+        "Do the weights of Linear-InfSA follow the Perron vector of the token graph, and "
+        "better than what costs nothing?"
+    )
+    by_default: ClassVar[bool] = True
+    judged: ClassVar[bool] = False
+    own_options: ClassVar[tuple[str, ...]] = ("steps",)
 
     side: Literal["left", "right"] = "left"
     layers: tuple[int, ...] | None = None
@@ -78,9 +101,6 @@ class Alignment:
         if self.side not in ("left", "right"):
             raise ValueError(f"side must be 'left' or 'right', got {self.side!r}")
 
-    def check_data(self, data: ImageData) -> None:
-        pass
-
     def rows(self, batch: Batch) -> Iterator[Row]:
         layers = batch.graphs.layers
         controls = batch.untrained_graphs(self.seed).layers if self.control else None
@@ -89,6 +109,52 @@ class Alignment:
             for place, head, found in _layer(layers[index], control, self):
                 image = batch.samples[place].image_id
                 yield {"image": image, "side": self.side, "layer": index, "head": head, **found}
+
+    @classmethod
+    def summarise(cls, rows: Sequence[Row]) -> dict[str, Any]:
+        return {"vectors": summarise_alignment(rows), "layers": summarise_layers(rows)}
+
+    @classmethod
+    def tables(cls, summaries: dict[str, Any]) -> list[Table]:
+        return alignment_tables(summaries["vectors"], summaries["layers"])
+
+    @classmethod
+    def charts(cls, rows: Sequence[Row], summaries: dict[str, Any]) -> list[Chart]:
+        return [*alignment_forests(summaries["vectors"]), *heat_maps(rows)]
+
+    @classmethod
+    def save(cls, folder: Path, rows: Sequence[Row]) -> None:
+        save_figure(plot_alignment(rows), folder, "alignment")
+
+    @classmethod
+    def findings(cls, rows: Sequence[Row], summaries: dict[str, Any]) -> list[str]:
+        return [
+            vectors_text(of_model, rows[0]["side"])
+            for of_model in grouped(summaries["vectors"]).values()
+        ]
+
+    @classmethod
+    def headline(cls, rows: Sequence[Row], summaries: dict[str, Any]) -> str:
+        return headline(summaries["vectors"], rows[0]["side"])
+
+    @classmethod
+    def diagnostics(cls, summaries: dict[str, Any]) -> dict[str, dict[str, str]]:
+        layers, vectors = summaries["layers"], summaries["vectors"]
+        watched = {
+            "dead heads": "dead",
+            "rows for which the walk is no chain": "invalid_rows",
+            "Perron vectors that are not resolved": "unresolved",
+            "Perron vectors that are not unique": "ambiguous",
+        }
+        return {
+            name: of_models(layers, partial(worst_layer, field=field))
+            for name, field in watched.items()
+        } | {
+            "heads whose linear weights have no cosine": of_models(
+                [s for s in vectors if s.vector == "linear"],
+                lambda of_model: percent(of_model[0].dead / of_model[0].heads),
+            )
+        }
 
 
 def _chosen(layers: tuple[int, ...] | None, depth: int) -> Iterable[int]:

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from itertools import product
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
-from infsa_metrics import FILLS, deletion_curve
+from infsa_metrics import FILLS, MeanInterval, bootstrap_mean, deletion_curve
 from infsa_metrics.deletion import PredictMasked
 from infsa_metrics.outputs import Output
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..drawing.charts import PALETTE, Line, LineChart, markers, save_figure
+from ..files import replacing
 from ..memory import Halving
 from ..vits import model_output
 from ..vits.capturing import patch_grid
 from ..vits.preprocessing import data_config
 from .batches import Batch, MapOptions, check_output, patch_scores
+from .diagnostics import of_methods, of_models
+from .findings import Score
+from .registry import Chart, Measure, register_measure
 from .rows import Row, number
+from .tables import (
+    CONTROLS,
+    Difference,
+    Seeds,
+    Table,
+    by_model,
+    caution,
+    count_cell,
+    difference_cell,
+    differences_to_controls,
+    interval_cell,
+    per_image,
+    pointwise_band,
+    seeds,
+    unique,
+)
 from .token_fills import patch_fill
 
 __all__ = ["Morf"]
@@ -29,8 +56,9 @@ PATCHES_A_PASS = {"cpu": 2048, "cuda": 32768}
 LABEL_FLOOR = 0.01
 
 
+@register_measure
 @dataclass(frozen=True)
-class Morf(MapOptions):
+class Morf(MapOptions, Measure):
     """Patches are removed, most relevant first (MoRF), and least relevant first (LeRF).
 
     Rows have ``method``, ``order``, ``layers``, ``head``, ``fill``, ``target``, ``label``,
@@ -53,6 +81,17 @@ class Morf(MapOptions):
     """
 
     name: ClassVar[str] = "morf"
+    title: ClassVar[str] = "Deletion"
+    question: ClassVar[str] = (
+        "Patches are taken away, the most relevant first (MoRF) or the least relevant first "
+        "(LeRF), and the probability of the class is followed. AOC is the area above the MoRF "
+        "curve as a share of the clean probability: a map that finds what the model uses has "
+        "a high one."
+    )
+    by_default: ClassVar[bool] = True
+    field: ClassVar[str] = "aoc"
+    heading: ClassVar[str] = "MoRF-AOC"
+    phrase: ClassVar[str] = "by deletion"
 
     fill: str = "mean"
     steps: int | Literal["few"] | None = None
@@ -123,6 +162,55 @@ class Morf(MapOptions):
                         "probabilities": [round(x, 6) for x in curve.probabilities[i].tolist()],
                     }
 
+    @classmethod
+    def summarise(cls, rows: Sequence[Row]) -> list[MorfSummary]:
+        return summarise_morf(rows)
+
+    @classmethod
+    def tables(cls, summaries: Sequence[MorfSummary]) -> list[Table]:
+        title = f"deletion, fill {summaries[0].fill}, {summaries[0].steps} steps; percent"
+        notes = [caution(s.aoc for s in summaries)]
+        if any(s.aoc.excluded for s in summaries):
+            notes.append(
+                "excluded: images whose clean probability is not above --floor have no AOC"
+            )
+        return [Table(title, MORF_HEADINGS, morf_table(summaries), "\n".join(filter(None, notes)))]
+
+    @classmethod
+    def charts(cls, rows: Sequence[Row], summaries: Any) -> list[Chart]:
+        return [*deletion_charts(rows)]
+
+    @classmethod
+    def save(cls, folder: Path, rows: Sequence[Row]) -> None:
+        """``curves.csv`` and the plots."""
+        _write_curves(folder / "curves.csv", mean_curves(rows))
+        save_figure(plot_curves(rows), folder, "curves")
+
+    @classmethod
+    def ranked_rows(cls, rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if row["order"] == "morf"]
+
+    @classmethod
+    def scores(cls, summaries: Sequence[MorfSummary]) -> list[Score]:
+        return [Score(s.model, s.method, s.aoc, s.over) for s in summaries]
+
+    @classmethod
+    def cautions(cls, rows: Sequence[Row]) -> Iterator[str]:
+        if len({row["model"] for row in rows}) > 1:
+            yield (
+                "MoRF-AOC cannot be compared between models, as one that any deletion confuses has "
+                "a high one with any map; what is over `random` can."
+            )
+
+    @classmethod
+    def diagnostics(cls, summaries: Sequence[MorfSummary]) -> dict[str, dict[str, str]]:
+        return {
+            "patches whose score ties with another's": of_methods(summaries, lambda s: s.tied),
+            "images without a defined AOC": of_models(
+                summaries, lambda of_model: str(max(s.aoc.excluded for s in of_model))
+            ),
+        }
+
 
 def _mask(
     model: nn.Module, images: Tensor, size: int, options: Morf
@@ -150,3 +238,221 @@ def _mask(
         return probabilities
 
     return inputs, predict_masked
+
+
+@dataclass(frozen=True)
+class MorfSummary:
+    """One method on one model.
+
+    Attributes:
+        steps: points of the curves.
+        aoc: MoRF-AOC, 1 − ∫ p_s / p_0; higher is better.
+        auc: raw area under the MoRF curve (RISE's deletion score); lower is better.
+        lerf_auc: the same, least relevant first; higher is better.
+        srg: ``lerf_auc`` − ``auc`` image by image; higher is better.
+        over: control → :class:`Difference` of AOC to that control; empty for the controls.
+        tied: share of patches whose score equals another's.
+        seeds: of AOC.
+    """
+
+    model: str
+    method: str
+    fill: str
+    steps: int
+    aoc: MeanInterval
+    auc: MeanInterval
+    lerf_auc: MeanInterval
+    srg: MeanInterval
+    over: dict[str, Difference]
+    tied: float
+    seeds: Seeds
+
+
+def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
+    """Summaries of every (model, method), in the order in which they first appear.
+
+    Args:
+        rows: of :class:`infsa_explain.evaluate.Morf`.
+    """
+    groups = by_model(rows)
+    over = differences_to_controls(
+        {
+            model: {
+                method: _values(own, method, "morf", "aoc", unique(own, "image"))
+                for method in unique(own, "method")
+            }
+            for model, own in groups.items()
+        }
+    )
+    summaries = []
+    for model, own in groups.items():
+        images = unique(own, "image")
+        for method in unique(own, "method"):
+            auc = _values(own, method, "morf", "auc", images)
+            lerf = _values(own, method, "lerf", "auc", images)
+            summaries.append(
+                MorfSummary(
+                    model,
+                    method,
+                    own[0]["fill"],
+                    len(own[0]["fractions"]) - 1,
+                    bootstrap_mean(_values(own, method, "morf", "aoc", images)),
+                    bootstrap_mean(auc),
+                    bootstrap_mean(lerf),
+                    bootstrap_mean(lerf - auc),
+                    over.get((model, method), {}),
+                    float(np.mean(_values(own, method, "morf", "tied", images))),
+                    seeds(_rows(own, method, "morf"), itemgetter("aoc")),
+                )
+            )
+    return summaries
+
+
+def _values(
+    rows: Sequence[Row], method: str, order: str, field: str, images: Sequence[str]
+) -> NDArray[np.float64]:
+    """One field per image, in the order of ``images``; NaN where there is none."""
+    return per_image(_rows(rows, method, order), images, itemgetter(field))
+
+
+def _rows(rows: Sequence[Row], method: str, order: str) -> list[Row]:
+    return [row for row in rows if row["method"] == method and row["order"] == order]
+
+
+MORF_HEADINGS = (
+    "model",
+    "method",
+    "MoRF-AOC ↑ [95%]",
+    "over random [95%]",
+    "over centre [95%]",
+    "AUC ↓",
+    "LeRF AUC ↑",
+    "SRG ↑ [95%]",
+    "tied",
+    "n",
+)
+
+
+def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
+    """The cells of the table, a tuple a row, under ``MORF_HEADINGS``; areas in percent."""
+    return [
+        (
+            s.model,
+            s.method,
+            interval_cell(s.aoc),
+            *(difference_cell(s.over.get(control)) for control in CONTROLS),
+            f"{100 * s.auc.mean:.1f}",
+            f"{100 * s.lerf_auc.mean:.1f}",
+            interval_cell(s.srg, spec="+.1f"),
+            f"{100 * s.tied:.0f}%",
+            count_cell(s.aoc, s.seeds),
+        )
+        for s in summaries
+    ]
+
+
+def _write_curves(path: Path, curves: Curves) -> None:
+    """Every mean curve, a line a point."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("model", "method", "order", "fraction", "probability"))
+        for (model, method, order), (fractions, probabilities) in curves.items():
+            for fraction, probability in zip(fractions, probabilities, strict=True):
+                writer.writerow((model, method, order, f"{fraction:.6f}", f"{probability:.6f}"))
+
+
+#: (model, method, order) → fractions and mean probabilities, each (S+1,).
+Curves = dict[tuple[str, str, str], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+def mean_curves(rows: Sequence[Row]) -> Curves:
+    """(model, method, order) → fractions and mean probabilities, each (S+1,)."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["method"], row["order"]), []).append(row)
+    return {
+        key: (
+            np.array(group[0]["fractions"]),
+            np.mean([row["probabilities"] for row in group], axis=0),
+        )
+        for key, group in groups.items()
+    }
+
+
+def plot_curves(rows: Sequence[Row]) -> Any:
+    """Mean deletion curves, a panel a model: MoRF solid, LeRF dashed. A matplotlib Figure."""
+    from matplotlib.figure import Figure
+
+    curves = mean_curves(rows)
+    models = list(dict.fromkeys(model for model, _, _ in curves))
+    methods = list(dict.fromkeys(method for _, method, _ in curves))
+    coloured = [method for method in methods if method not in CONTROLS]
+    colour = {m: PALETTE[i % len(PALETTE)] for i, m in enumerate(coloured)}
+    marker = {m: markers(i) for i, m in enumerate(coloured)}
+    colour |= {"random": "0.45", "centre": "0.7"}
+    figure = Figure(figsize=(2.9 + 4.6 * len(models), 4.2), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1, len(models), sharey=True))
+    for axis, model in zip(axes, models, strict=True):
+        for (owner, method, order), (fractions, probabilities) in curves.items():
+            if owner == model:
+                axis.plot(
+                    100 * fractions,
+                    probabilities,
+                    color=colour[method],
+                    linestyle="-" if order == "morf" else (0, (4, 2)),
+                    linewidth=1.8,
+                    marker=marker.get(method, ""),
+                    markersize=4,
+                    label=method if order == "morf" else None,
+                )
+        axis.set_title(model, fontsize=11)
+        axis.set_xlabel("patches removed (%)")
+        axis.set_ylim(0, 1)
+        axis.set_xlim(0, 100)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("probability of the clean prediction")
+    lines = {line.get_label(): line for axis in axes for line in axis.get_lines()}
+    figure.legend(
+        handles=[lines[method] for method in methods],
+        loc="outside right upper",
+        frameon=False,
+        fontsize=9,
+        title="solid: most relevant first\ndashed: least relevant first",
+    )
+    return figure
+
+
+#: Points of a curve that are drawn, at most.
+POINTS = 100
+
+
+def deletion_charts(rows: Sequence[Row]) -> list[LineChart]:
+    """Mean curves of every model, most relevant first and least relevant first.
+
+    Around each mean is the pointwise 95% percentile bootstrap interval over images.
+    """
+    return [_deletion_chart(model, own) for model, own in by_model(rows).items()]
+
+
+def _deletion_chart(model: str, rows: Sequence[Row]) -> LineChart:
+    fractions = np.array(rows[0]["fractions"])
+    shown = np.unique(np.linspace(0, len(fractions) - 1, POINTS).round().astype(int))
+    lines = []
+    for method, order in product(unique(rows, "method"), ("morf", "lerf")):
+        images: dict[str, list[list[float]]] = {}
+        for row in rows:
+            if (row["method"], row["order"]) == (method, order):
+                images.setdefault(row["image"], []).append(row["probabilities"])
+        curves = np.array([np.mean(own, axis=0) for own in images.values()])[:, shown]
+        lines.append(Line(method, order, curves.mean(0), *pointwise_band(curves)))
+    return LineChart(
+        title=model,
+        lines=lines,
+        x=fractions[shown],
+        at=[f"{fraction:.1%} removed" for fraction in fractions[shown]],
+        x_ticks=[(x / 100, str(x)) for x in (0, 20, 40, 60, 80, 100)],
+        slanted=False,
+        y_ticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
+        x_label="patches removed (%)",
+        y_label="probability of the class",
+    )

@@ -16,13 +16,15 @@ from ..vits import model_output
 from ..vits.capturing import capture
 from ..vits.preprocessing import data_config
 from .batches import UNTRAINED, Batch, MapOptions, check_output, patch_scores
+from .registry import Measure, register_measure
 from .rows import Row, number
 
 __all__ = ["Infidelity", "Sensitivity"]
 
 
+@register_measure
 @dataclass(frozen=True)
-class Infidelity(MapOptions):
+class Infidelity(MapOptions, Measure):
     """Do the scores of removed patches add up to what the model loses? Lower is better.
 
     Rows have ``method`` and ``infidelity``, normalised; see :func:`infsa_metrics.infidelity`.
@@ -35,10 +37,20 @@ class Infidelity(MapOptions):
     """
 
     name: ClassVar[str] = "infidelity"
+    title: ClassVar[str] = "Infidelity"
+    question: ClassVar[str] = (
+        "Do the scores of removed patches add up to what the model loses? Lower is better."
+    )
+    field: ClassVar[str] = "infidelity"
+    heading: ClassVar[str] = "infidelity"
+    higher_is_better: ClassVar[bool] = False
+    scale: ClassVar[float] = 1
+    spec: ClassVar[str] = ".4f"
+    judged: ClassVar[bool] = False
 
     fill: str = "mean"
     samples: int = 100
-    batch_size: int = 64
+    batch_size: int = 16
     output: Output = "auto"
 
     def check(self, model: nn.Module) -> None:
@@ -72,8 +84,9 @@ class Infidelity(MapOptions):
                 yield {"image": sample.image_id, "method": method, "infidelity": number(value)}
 
 
+@register_measure
 @dataclass(frozen=True)
-class Sensitivity(MapOptions):
+class Sensitivity(MapOptions, Measure):
     """How far does a map move when its image hardly does? Lower is steadier.
 
     Rows have ``method`` and ``sensitivity``; see :func:`infsa_metrics.sensitivity_max`.
@@ -84,6 +97,16 @@ class Sensitivity(MapOptions):
     """
 
     name: ClassVar[str] = "sensitivity"
+    title: ClassVar[str] = "Sensitivity"
+    question: ClassVar[str] = (
+        "How far may a map change when the image changes a little? Lower is better."
+    )
+    field: ClassVar[str] = "sensitivity"
+    heading: ClassVar[str] = "sensitivity"
+    higher_is_better: ClassVar[bool] = False
+    scale: ClassVar[float] = 1
+    spec: ClassVar[str] = ".4f"
+    judged: ClassVar[bool] = False
 
     radius: float = 0.02
     samples: int = 10

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from infsa_metrics import (
+    MeanInterval,
     average_precision,
+    bootstrap_mean,
     box_mask,
     effective_patches,
     iou_at_best,
@@ -20,22 +24,44 @@ from infsa_metrics import (
     rank_accuracy,
     roc_auc,
 )
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data.samples import ImageData
+from ..drawing.charts import Forest, ForestRow, Line, LineChart
 from ..ranges import Range
 from ..vits.preprocessing import frame_boxes
 from .batches import Batch, MapOptions, patch_scores
+from .diagnostics import of_models
+from .findings import Score
+from .registry import Chart, Measure, register_measure
 from .rows import Row, number
+from .tables import (
+    CONTROLS,
+    Difference,
+    Seeds,
+    Table,
+    by_model,
+    caution,
+    count_cell,
+    difference_cell,
+    differences_to_controls,
+    interval_cell,
+    per_image,
+    pointwise_band,
+    seeds,
+    unique,
+)
 
-__all__ = ["RECALLS", "Boxes"]
+__all__ = ["BOX_HEADINGS", "RECALLS", "BoxSummary", "Boxes", "box_table", "summarise_boxes"]
 
 #: Where the precision-recall curve is kept.
 RECALLS = tuple(round(0.05 * step, 2) for step in range(1, 21))
 
 
+@register_measure
 @dataclass(frozen=True)
-class Boxes(MapOptions):
+class Boxes(MapOptions, Measure):
     """Maps are compared with the boxes of every image, pixel by pixel.
 
     The frame is the model's input: boxes follow its resizing and crop, and maps are upsampled to
@@ -54,6 +80,15 @@ class Boxes(MapOptions):
     """
 
     name: ClassVar[str] = "boxes"
+    title: ClassVar[str] = "Boxes"
+    question: ClassVar[str] = (
+        "Do maps lie on the object? PR-AUC is the average precision of a map's pixels against "
+        "the boxes. A constant map scores the prevalence, the share of pixels inside."
+    )
+    by_default: ClassVar[bool] = True
+    field: ClassVar[str] = "ap"
+    heading: ClassVar[str] = "PR-AUC"
+    phrase: ClassVar[str] = "by boxes"
 
     tolerance: float = 15 / 224
     boxes: Literal["all", "label"] = "all"
@@ -96,6 +131,49 @@ class Boxes(MapOptions):
                     else [round(x, 6) for x in curves[i].tolist()],
                 }
 
+    @classmethod
+    def summarise(cls, rows: Sequence[Row]) -> list[BoxSummary]:
+        return summarise_boxes(rows)
+
+    @classmethod
+    def tables(cls, summaries: Sequence[BoxSummary]) -> list[Table]:
+        note = caution(s.measures["ap"] for s in summaries)
+        return [Table("boxes; percent", BOX_HEADINGS, box_table(summaries), note)]
+
+    @classmethod
+    def charts(cls, rows: Sequence[Row], summaries: Sequence[BoxSummary]) -> list[Chart]:
+        return [*precision_recall_charts(rows), *box_forests(summaries)]
+
+    @classmethod
+    def fault(cls, summaries: Sequence[BoxSummary]) -> str:
+        if any(s.measures["prevalence"].n for s in summaries):
+            return ""
+        return (
+            "no image has a box, in the part that the model sees, that leaves something outside; "
+            "with --boxes label the boxes must be of the image's own label"
+        )
+
+    @classmethod
+    def scores(cls, summaries: Sequence[BoxSummary]) -> list[Score]:
+        return [Score(s.model, s.method, s.measures["ap"], s.over) for s in summaries]
+
+    @classmethod
+    def findings(cls, rows: Sequence[Row], summaries: Sequence[BoxSummary]) -> list[str]:
+        shares = {s.model: s.measures["prevalence"] for s in summaries}
+        paragraphs = super().findings(rows, summaries)
+        return [
+            f"{text} {_prevalence_text(share)}"
+            for text, share in zip(paragraphs, shares.values(), strict=True)
+        ]
+
+    @classmethod
+    def diagnostics(cls, summaries: Sequence[BoxSummary]) -> dict[str, dict[str, str]]:
+        return {
+            "images without a box that leaves something outside": of_models(
+                summaries, lambda of_model: str(max(s.skipped for s in of_model))
+            )
+        }
+
 
 def _masks(batch: Batch, options: Boxes) -> Tensor:
     """Pixels of the input inside a box, (B, h, w) bool."""
@@ -131,3 +209,141 @@ def _measures(scores: Tensor, maps: Tensor, masks: Tensor, options: Boxes) -> di
         "iou_best": iou_at_best(maps, masks),
         "effective_patches": effective_patches(patches.clamp_min(0)) / patches.shape[1],
     }
+
+
+#: Measures of every map, as :class:`infsa_explain.evaluate.Boxes` names them.
+MEASURES = (
+    "ap", "roc_auc", "pointing", "mass", "rank", "iou_mean", "iou_best",
+    "effective_patches", "prevalence",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BoxSummary:
+    """One method on one model, means over the images that have a box.
+
+    Attributes:
+        measures: measure → mean and interval; see :class:`infsa_explain.evaluate.Boxes`.
+        over: control → :class:`Difference` of average precision to that control; empty for the
+            controls themselves.
+        skipped: images without a pixel inside a box, or without one outside.
+        seeds: of average precision.
+    """
+
+    model: str
+    method: str
+    measures: dict[str, MeanInterval]
+    over: dict[str, Difference]
+    skipped: int
+    seeds: Seeds
+
+
+def summarise_boxes(rows: Sequence[Row]) -> list[BoxSummary]:
+    """Summaries of every (model, method), in the order in which they first appear.
+
+    Args:
+        rows: of :class:`infsa_explain.evaluate.Boxes`.
+    """
+    groups = by_model(rows)
+    over = differences_to_controls(
+        {
+            model: {method: _values(own, method, "ap") for method in unique(own, "method")}
+            for model, own in groups.items()
+        }
+    )
+    summaries = []
+    for model, own in groups.items():
+        for method in unique(own, "method"):
+            skipped = int(np.isnan(_values(own, method, "prevalence")).sum())
+            measures = {m: bootstrap_mean(_values(own, method, m)) for m in MEASURES}
+            spread = seeds((r for r in own if r["method"] == method), itemgetter("ap"))
+            differences = over.get((model, method), {})
+            summaries.append(BoxSummary(model, method, measures, differences, skipped, spread))
+    return summaries
+
+
+def _values(rows: Sequence[Row], method: str, measure: str) -> NDArray[np.float64]:
+    """One measure per image, in the order in which images first appear; NaN where there is none."""
+    own = (row for row in rows if row["method"] == method)
+    return per_image(own, unique(rows, "image"), itemgetter(measure))
+
+
+BOX_HEADINGS = (
+    "model",
+    "method",
+    "PR-AUC ↑ [95%]",
+    *(f"over {control} [95%]" for control in CONTROLS),
+    "ROC-AUC ↑",
+    "pointing ↑",
+    "mass ↑",
+    "rank ↑",
+    "best IoU ↑",
+    "effective patches",
+    "prevalence",
+    "n",
+)
+
+
+def box_table(summaries: Sequence[BoxSummary]) -> list[tuple[str, ...]]:
+    """The cells of the table, a tuple a row, under ``BOX_HEADINGS``; in percent."""
+    shown = ("roc_auc", "pointing", "mass", "rank", "iou_best", "effective_patches", "prevalence")
+    return [
+        (
+            s.model,
+            s.method,
+            interval_cell(s.measures["ap"]),
+            *(difference_cell(s.over.get(control)) for control in CONTROLS),
+            *(f"{100 * s.measures[measure].mean:.1f}" for measure in shown),
+            count_cell(s.measures["ap"], s.seeds),
+        )
+        for s in summaries
+    ]
+
+
+def _prevalence_text(share: MeanInterval) -> str:
+    if not share.n:
+        return "No image has a box that leaves something outside."
+    return f"A constant map scores the prevalence, {100 * share.mean:.1f}."
+
+
+def precision_recall_charts(rows: Sequence[Row]) -> list[LineChart]:
+    """Mean precision at every recall, a chart a model, with a pointwise interval over images."""
+    return [
+        _precision_recall_chart(model, [row for row in own if row.get("precision")])
+        for model, own in by_model(rows).items()
+        if any(row.get("precision") for row in own)
+    ]
+
+
+def _precision_recall_chart(model: str, rows: Sequence[Row]) -> LineChart:
+    lines = []
+    for method in unique(rows, "method"):
+        images: dict[str, list[list[float]]] = {}
+        for row in rows:
+            if row["method"] == method:
+                images.setdefault(row["image"], []).append(row["precision"])
+        curves = np.array([np.mean(own, axis=0) for own in images.values()])
+        lines.append(Line(method, "", curves.mean(0), *pointwise_band(curves)))
+    return LineChart(
+        title=model,
+        lines=lines,
+        x=np.array(RECALLS),
+        at=[f"recall {recall:.0%}" for recall in RECALLS],
+        x_ticks=[(x / 100, str(x)) for x in (20, 40, 60, 80, 100)],
+        slanted=False,
+        y_ticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
+        x_label="recall: share of the box that is found (%)",
+        y_label="precision",
+    )
+
+
+def box_forests(summaries: Sequence[BoxSummary]) -> list[Forest]:
+    """Average precision of every method beside the prevalence, which a constant map scores."""
+    forests = []
+    for model in dict.fromkeys(s.model for s in summaries):
+        own = [s for s in summaries if s.model == model]
+        share = own[0].measures["prevalence"].mean
+        rows = [ForestRow(s.method, s.measures["ap"]) for s in own if s.measures["ap"].n]
+        references = [] if np.isnan(share) else [(share, f"prevalence {100 * share:.1f}")]
+        forests.append(Forest(model, "PR-AUC (%)", rows, 100, ".1f", references))
+    return forests

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -12,29 +11,10 @@ from ..data.samples import ImageData, Sample
 from ..memory import Halving
 from .batches import Batch, OnImage, OnSkip, Subject, sample_batches, warn
 from .labelling import labelled
+from .registry import Measure
 from .rows import Row
 
-__all__ = ["Measure", "measure"]
-
-
-class Measure(Protocol):
-    """What is measured: a frozen dataclass of the options that decide its numbers."""
-
-    #: Names the measure in rows, summaries and on the command line.
-    name: ClassVar[str]
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether images' labels must be those of the model's outputs; else they may be None."""
-
-    def check(self, model: nn.Module) -> None:
-        """Raise a ValueError if the options will not do for a model."""
-
-    def check_data(self, data: ImageData) -> None:
-        """Raise a ValueError if the images lack what is measured, without decoding any."""
-
-    def rows(self, batch: Batch) -> Iterable[Row]:
-        """Rows of a batch, each with its ``image``."""
+__all__ = ["measure"]
 
 
 def measure(

@@ -22,7 +22,7 @@ from ..files import append_alone, check_folder, naming, read_json, write_text
 from ..models.checkpoints import fingerprint
 from ..vits.preprocessing import data_config
 from .labelling import labelled
-from .measuring import Measure
+from .registry import Measure
 from .rows import Row
 from .shards import Shard
 

@@ -1,11 +1,10 @@
-"""Rows become tables and pictures; every number has its interval, and its control beside it.
+"""Run folders become summaries, pictures and one page.
 
-A section says how the rows of one measure are told: :func:`section` registers it by the measure's
-name.
+May import: ``evaluate``, which holds how each measure's rows are told, and what is below it.
 """
 
-from .accuracy import ACCURACY_HEADINGS, AccuracySummary, accuracy_table, summarise_accuracy
-from .alignment import (
+from ..evaluate.accuracy import accuracy_table, summarise_accuracy
+from ..evaluate.alignment_tables import (
     ALIGNMENT_HEADINGS,
     LAYER_HEADINGS,
     AlignmentSummary,
@@ -16,42 +15,23 @@ from .alignment import (
     summarise_alignment,
     summarise_layers,
 )
-from .deletion import (
-    MORF_HEADINGS,
-    MorfSummary,
-    mean_curves,
-    morf_table,
-    plot_curves,
-    summarise_morf,
-)
-from .faithfulness import FaithfulnessSummary, summarise_faithfulness
-from .focus import FocusSummary, SimilaritySummary, summarise_focus, summarise_similarity
-from .localization import BOX_HEADINGS, BoxSummary, box_table, summarise_boxes
-from .sanity import SanitySummary, plot_sanity, summarise_sanity
-from .sections import SECTIONS, Section, section
-from .tables import Difference, Seeds, Table, caution, markdown
+from ..evaluate.deletion import MORF_HEADINGS, mean_curves, morf_table, plot_curves, summarise_morf
+from ..evaluate.focus import summarise_focus, summarise_similarity
+from ..evaluate.localization import BOX_HEADINGS, box_table, summarise_boxes
+from ..evaluate.sanity import plot_sanity, summarise_sanity
+from ..evaluate.tables import Difference, Seeds, Table, caution, markdown
 from .writing import Report, write_report
 
 __all__ = [
-    "ACCURACY_HEADINGS",
     "ALIGNMENT_HEADINGS",
     "BOX_HEADINGS",
     "LAYER_HEADINGS",
     "MORF_HEADINGS",
-    "SECTIONS",
-    "AccuracySummary",
     "AlignmentSummary",
-    "BoxSummary",
     "Difference",
-    "FaithfulnessSummary",
-    "FocusSummary",
     "LayerSummary",
-    "MorfSummary",
     "Report",
-    "SanitySummary",
-    "Section",
     "Seeds",
-    "SimilaritySummary",
     "Table",
     "accuracy_table",
     "alignment_table",
@@ -64,11 +44,9 @@ __all__ = [
     "plot_alignment",
     "plot_curves",
     "plot_sanity",
-    "section",
     "summarise_accuracy",
     "summarise_alignment",
     "summarise_boxes",
-    "summarise_faithfulness",
     "summarise_focus",
     "summarise_layers",
     "summarise_morf",

@@ -16,70 +16,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..evaluate.rows import Row
+from ..drawing.charts import PALETTE, Forest, Heat, LineChart
+from ..evaluate.findings import LEVEL
+from ..evaluate.registry import Measure
+from ..evaluate.tables import Table
 from ..files import check_file, write_text
-from .charts import Forest, Heat, LineChart, styles
 from .diagnostics import diagnostics
-from .panels import (
-    alignment_forests,
-    box_forests,
-    deletion_charts,
-    heat_maps,
-    precision_recall_charts,
-    sanity_charts,
-)
 from .pictures import Gallery
 from .reading import Run
-from .sections import SECTIONS
-from .tables import PALETTE, Table
-from .verdict import LEVEL, judge
+from .styles import styles
+from .verdict import judge
 from .writing import Report
 
 __all__ = ["write_page"]
-
-#: Title of a measure's section, and what it asks.
-TITLES = {
-    "morf": (
-        "Deletion",
-        "Patches are taken away, the most relevant first (MoRF) or the least relevant first "
-        "(LeRF), and the probability of the class is followed. AOC is the area above the MoRF "
-        "curve as a share of the clean probability: a map that finds what the model uses has a "
-        "high one.",
-    ),
-    "boxes": (
-        "Boxes",
-        "Do maps lie on the object? PR-AUC is the average precision of a map's pixels against "
-        "the boxes. A constant map scores the prevalence, the share of pixels inside.",
-    ),
-    "align": (
-        "Alignment",
-        "Do the weights of Linear-InfSA follow the Perron vector of the token graph, and better "
-        "than what costs nothing?",
-    ),
-    "focus": (
-        "Focus",
-        "How sharp maps are, right or wrong, and how alike tokens grow with depth.",
-    ),
-    "sanity": (
-        "Sanity",
-        "A map of what a model has learned must change when its weights are made random, and hold "
-        "still under slight noise.",
-    ),
-    "infidelity": (
-        "Infidelity",
-        "Do the scores of removed patches add up to what the model loses? Lower is better.",
-    ),
-    "sensitivity": (
-        "Sensitivity",
-        "How far may a map change when the image changes a little? Lower is better.",
-    ),
-    "accuracy": ("Accuracy", "How often the class is right."),
-}
 
 
 @dataclass(frozen=True)
@@ -117,10 +71,7 @@ def write_page(run: Run, gallery: Gallery | str, out: str | os.PathLike[str] | N
 
 
 def _page(run: Run, gallery: Gallery | str) -> str:
-    sections = [_section(measure, rows, run.report) for measure, rows in run.report.rows.items()]
-    every = [row for rows in run.report.rows.values() for row in rows]
-    methods = [row["method"] for row in every if "method" in row]
-    vectors = [v for row in run.report.rows.get("align", ())[:1] for v in row["cosine"]]
+    sections = [_section(name, m, run.report) for name, m in run.report.measures.items()]
     here = files("infsa_explain.report")
     script = (here / "page.js").read_text(encoding="utf-8")
     environment = Environment(
@@ -136,7 +87,7 @@ def _page(run: Run, gallery: Gallery | str) -> str:
         verdict=judge(run.report),
         sections=sections,
         charts=[chart.data() for section in sections for chart in section.curves],
-        styles=styles([*methods, *vectors]),
+        styles=styles(_names(run.report, sections)),
         palette=PALETTE,
         gallery=None if isinstance(gallery, str) else gallery,
         no_gallery=gallery if isinstance(gallery, str) else "",
@@ -152,21 +103,21 @@ def _page(run: Run, gallery: Gallery | str) -> str:
     return page.lstrip() + "\n"
 
 
-def _section(measure: str, rows: Sequence[Row], report: Report) -> _Section:
-    found = report.summaries[measure]
-    title, question = TITLES.get(measure, (measure.capitalize(), ""))
-    section = _Section(measure, title, question, SECTIONS[measure].tables(found))
-    if measure == "morf":
-        section.curves.extend(deletion_charts(rows))
-    elif measure == "boxes":
-        section.curves.extend(precision_recall_charts(rows))
-        section.forests.extend(box_forests(found))
-    elif measure == "align":
-        section.forests.extend(alignment_forests(found["vectors"]))
-        section.heats.extend(heat_maps(rows))
-    elif measure == "sanity":
-        section.curves.extend(sanity_charts(found))
+def _section(name: str, measure: type[Measure], report: Report) -> _Section:
+    summaries = report.summaries[name]
+    section = _Section(name, measure.title, measure.question, measure.tables(summaries))
+    for chart in measure.charts(report.rows[name], summaries):
+        kinds = {LineChart: section.curves, Forest: section.forests, Heat: section.heats}
+        cast(list[Any], kinds[type(chart)]).append(chart)
     return section
+
+
+def _names(report: Report, sections: Sequence[_Section]) -> list[str]:
+    """Names of methods and of what else is drawn, in the order in which they take colours."""
+    rows = (row for rows in report.rows.values() for row in rows)
+    methods = [row["method"] for row in rows if "method" in row]
+    drawn = [row.name for section in sections for plot in section.forests for row in plot.rows]
+    return list(dict.fromkeys([*methods, *drawn]))
 
 
 def _conditions(config: dict[str, Any]) -> str:

@@ -10,7 +10,6 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import cv2
@@ -24,10 +23,11 @@ from ..data.samples import ImageData, Sample
 from ..drawing.heatmap import overlay, whole
 from ..evaluate import fingerprint, labelled
 from ..evaluate.batches import Batch, MapOptions, Subject
+from ..evaluate.registry import Measure
 from ..evaluate.rows import Row
+from ..evaluate.tables import by_model, per_image, unique
 from ..vits import class_names
 from ..vits.preprocessing import frame_boxes, visible_region
-from .tables import by_model, per_image, unique
 from .writing import Report
 
 __all__ = ["Gallery", "Picture", "check_same", "draw_gallery"]
@@ -35,8 +35,6 @@ __all__ = ["Gallery", "Picture", "check_same", "draw_gallery"]
 #: Longer side of a picture, at most, and pixels of all pictures together, about half a byte each.
 SIDE, PIXELS = 224, 8_000_000
 QUALITY = 80
-#: What images are ranked by: measure, its field, its name, and which of its rows count.
-RANKINGS = (("morf", "aoc", "MoRF-AOC"), ("boxes", "ap", "PR-AUC"))
 
 
 class Picture(NamedTuple):
@@ -101,7 +99,7 @@ def check_same(config: Mapping[str, Any], models: Mapping[str, nn.Module], data:
 def draw_gallery(
     report: Report, config: Mapping[str, Any], models: Mapping[str, nn.Module], data: ImageData
 ) -> Gallery:
-    """Rank every method's images by MoRF-AOC, or without it by PR-AUC, and draw three of each.
+    """Rank every method's images by the first measure that judges maps, and draw three of each.
 
     Args:
         report: of the run's rows.
@@ -110,17 +108,17 @@ def draw_gallery(
         data: the images.
 
     Raises:
-        ValueError: if the run has neither measure, or an image of it is not in ``data``.
+        ValueError: if no measure of the run judges maps, or an image of it is not in ``data``.
     """
-    ranking = next((each for each in RANKINGS if each[0] in report.rows), None)
-    if ranking is None:
+    judging = [m for m in report.measures.values() if m.field and m.judged]
+    if not judging:
         raise ValueError("a run without morf or boxes ranks no images")
-    measure, field, title = ranking
-    rows = [row for row in report.rows[measure] if row.get("order", "morf") == "morf"]
-    stored = config["measures"][measure]
+    measure = judging[0]
+    rows = measure.ranked_rows(report.rows[measure.name])
+    stored = config["measures"][measure.name]
     options = MapOptions(**{f.name: stored[f.name] for f in fields(MapOptions)})
     picks = {
-        (model, method): _picks([row for row in own if row["method"] == method], field)
+        (model, method): _picks([row for row in own if row["method"] == method], measure)
         for model, own in by_model(rows).items()
         if model in models
         for method in unique(own, "method")
@@ -146,7 +144,7 @@ def draw_gallery(
                 Picture(
                     rank,
                     sample.image_id,
-                    f"{100 * value:.1f}",
+                    format(measure.scale * value, measure.spec),
                     _facts(row, models[model], images[model].classes),
                     plain.setdefault(_uri(pixels), len(plain)),
                     _uri(overlay(pixels, scores, region=whole(pixels)))
@@ -157,14 +155,15 @@ def draw_gallery(
                 )
             )
         drawn.setdefault(model, {})[method] = pictures
-    return Gallery(title, drawn, list(plain))
+    return Gallery(measure.heading, drawn, list(plain))
 
 
-def _picks(rows: Sequence[Row], field: str) -> dict[str, tuple[str, float]]:
+def _picks(rows: Sequence[Row], measure: type[Measure]) -> dict[str, tuple[str, float]]:
     """Image → rank and value: the best, the median (the lower of two) and the worst."""
     images = unique(rows, "image")
-    values = per_image(rows, images, itemgetter(field))
-    order = [i for i in np.argsort(-values, kind="stable") if not np.isnan(values[i])]
+    values = per_image(rows, images, measure.value_of)
+    falling = -values if measure.higher_is_better else values
+    order = [i for i in np.argsort(falling, kind="stable") if not np.isnan(values[i])]
     places = {"best": 0, "worst": len(order) - 1, "median": len(order) // 2} if order else {}
     chosen = {order[place]: rank for rank, place in reversed(places.items())}
     ranks = ("best", "median", "worst")

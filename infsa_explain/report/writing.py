@@ -1,4 +1,4 @@
-"""The summary of a run: of every measure its section."""
+"""The summary of a run, told measure by measure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..evaluate.registry import Measure, measure_class
 from ..evaluate.rows import Row
+from ..evaluate.tables import Table
 from ..files import write_text
-from .sections import SECTIONS
-from .tables import Table
 
 __all__ = ["Report", "write_report"]
 
@@ -24,7 +24,9 @@ class Report:
         rows: of one measure or several, as :func:`infsa_explain.evaluate.measure` gives them.
 
     Attributes:
-        summaries: by measure, as the measure's section has them.
+        rows: by measure.
+        measures: their classes, by name, in the order of the rows.
+        summaries: by measure, as its ``summarise`` has them.
 
     Raises:
         ValueError: if none of a measure's methods has a map of any image.
@@ -35,26 +37,24 @@ class Report:
         self.rows: dict[str, list[Row]] = {}
         for row in rows:
             self.rows.setdefault(row["measure"], []).append(row)
+        self.measures: dict[str, type[Measure]] = {name: measure_class(name) for name in self.rows}
         self.summaries = {
-            measure: SECTIONS[measure].summarise(own) for measure, own in self.rows.items()
+            name: measure.summarise(self.rows[name]) for name, measure in self.measures.items()
         }
 
     def tables(self) -> list[Table]:
         """All tables, in the order of the measures."""
         tables = []
-        for measure, summaries in self.summaries.items():
-            first, *others = SECTIONS[measure].tables(summaries)
-            note = "; ".join(filter(None, [first.note, self.missing.get(measure, "")]))
+        for name, measure in self.measures.items():
+            first, *others = measure.tables(self.summaries[name])
+            note = "; ".join(filter(None, [first.note, self.missing.get(name, "")]))
             tables += [replace(first, note=note), *others]
         return tables
 
     def faults(self) -> dict[str, str]:
         """Of the measures that have no value for any image: why, and what to do."""
-        found = {
-            measure: SECTIONS[measure].fault(summaries)
-            for measure, summaries in self.summaries.items()
-        }
-        return {measure: fault for measure, fault in found.items() if fault}
+        faults = {n: measure.fault(self.summaries[n]) for n, measure in self.measures.items()}
+        return {name: fault for name, fault in faults.items() if fault}
 
     def without(self, measures: Container[str]) -> Report:
         """The report without some measures."""
@@ -73,8 +73,8 @@ def write_report(folder: Path, rows: Sequence[Row]) -> Report:
     summary = json.dumps(report.plain(), indent=2, allow_nan=False)
     write_text(folder / "summary.json", summary + "\n")
     write_text(folder / "summary.md", "\n".join(table.markdown() for table in report.tables()))
-    for measure, own in report.rows.items():
-        SECTIONS[measure].draw(folder, own)
+    for name, measure in report.measures.items():
+        measure.save(folder, report.rows[name])
     return report
 
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from infsa_metrics import MeanInterval, bootstrap_mean
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 
-from ..evaluate.rows import Row
-from .sections import save_figure, section
+from ..drawing.charts import Forest, ForestRow, Heat, HeatCell
+from .findings import LEVEL, capital, p_text, tested
+from .rows import Row
 from .tables import (
     Difference,
     Seeds,
@@ -276,12 +278,10 @@ def layer_table(summaries: Sequence[LayerSummary]) -> list[tuple[str, ...]]:
     ]
 
 
-def _summarise(rows: Sequence[Row]) -> dict[str, Sequence[AlignmentSummary | LayerSummary]]:
-    return {"vectors": summarise_alignment(rows), "layers": summarise_layers(rows)}
-
-
-def _tables(summaries: dict[str, Any]) -> list[Table]:
-    vectors, layers = summaries["vectors"], summaries["layers"]
+def alignment_tables(
+    vectors: Sequence[AlignmentSummary], layers: Sequence[LayerSummary]
+) -> list[Table]:
+    """The table of vectors, and that of layers."""
     published = f"published: cosine {PUBLISHED_COSINE} (arXiv 2603.00175), without a control"
     note = "\n".join(filter(None, (caution(s.cosine for s in vectors), COUNTED, published)))
     title = "agreement with the Perron vector"
@@ -291,11 +291,113 @@ def _tables(summaries: dict[str, Any]) -> list[Table]:
     ]
 
 
-def _draw(folder: Path, rows: Sequence[Row]) -> None:
-    save_figure(plot_alignment(rows), folder, "alignment")
+def headline(summaries: Sequence[AlignmentSummary], side: str) -> str:
+    """How the linear weights compare with the degree, over models; nothing without tests."""
+    tests = tested(s.behind for s in summaries if s.vector == "degree")
+    if not tests:
+        return ""
+    better, worse = sum(map(_above, tests)), sum(map(_below, tests))
+    models = f"{len(tests)} model{'s' if len(tests) > 1 else ''}"
+    return (
+        f"Of {models}, the linear weights follow the Perron vector better than plain "
+        f"{_degree(side)} does in {better}, and less well in {worse}."
+    )
 
 
-section("align", _summarise, _tables, _draw)
+def vectors_text(summaries: Sequence[AlignmentSummary], side: str) -> str:
+    """One model's linear weights beside the degree and the weights untrained."""
+    by = {s.vector: s for s in summaries}
+    linear = by["linear"]
+    text = (
+        f"On `{linear.model}`, the linear weights agree with the {side} Perron vector at cosine "
+        f"{_cosine(linear.cosine)}"
+    )
+    sentences = [f"{text}."]
+    for vector, name in (
+        ("degree", f"plain {_degree(side)}"),
+        ("untrained", "the model untrained"),
+    ):
+        other = by.get(vector)
+        if other is None or not other.cosine.n:
+            continue
+        told = f"{capital(name)} has {_cosine(other.cosine)}"
+        for test in tested([other.behind]):
+            how = "are better" if _above(test) else "are worse" if _below(test) else ""
+            told += (
+                f": {f'the weights {how}' if how else 'no difference is found'} ({p_text(test)})"
+            )
+        sentences.append(f"{told}.")
+    if linear.dead:
+        sentences.append(
+            f"Dead heads, {linear.dead / linear.heads:.1%}, count as 0 in the first; without them "
+            f"it is {_cosine(linear.alive)}."
+        )
+    if linear.left_out:
+        sentences.append(
+            f"Heads without one proven Perron vector, {linear.left_out / linear.heads:.1%}, are "
+            "left out."
+        )
+    return " ".join(sentences)
+
+
+def _above(test: Difference) -> bool:
+    return test.p_value <= LEVEL and test.interval.mean > 0
+
+
+def _below(test: Difference) -> bool:
+    return test.p_value <= LEVEL and test.interval.mean < 0
+
+
+def _cosine(value: MeanInterval) -> str:
+    return interval_cell(value, 1, ".3f")
+
+
+def _degree(side: str) -> str:
+    """The degree that goes with a Perron vector."""
+    return "in-degree" if side == "left" else "out-degree"
+
+
+def alignment_forests(summaries: Sequence[AlignmentSummary]) -> list[Forest]:
+    """Cosine with the Perron vector of the linear weights, and of what costs less."""
+    return [
+        Forest(
+            model,
+            "cosine with the Perron vector",
+            [ForestRow(s.vector, s.cosine) for s in summaries if s.model == model and s.cosine.n],
+            1,
+            ".3f",
+            [(PUBLISHED_COSINE, f"published {PUBLISHED_COSINE}")],
+        )
+        for model in dict.fromkeys(s.model for s in summaries)
+    ]
+
+
+def heat_maps(rows: Sequence[Row]) -> list[Heat]:
+    """Cosine of the linear weights and the Perron vector, layer by head, a chart a model."""
+    colours = colormaps["viridis"]
+    scale = [to_hex(colours(x)) for x in np.linspace(0, 1, 9)]
+    heats = []
+    for model, own in by_model(rows).items():
+        groups: dict[tuple[int, int], list[Row]] = {}
+        for row in own:
+            groups.setdefault((row["layer"], row["head"]), []).append(row)
+        grid: dict[int, list[HeatCell]] = {}
+        for (layer, head), group in sorted(groups.items()):
+            known = [r["cosine"]["linear"] for r in group if r["cosine"]["linear"] is not None]
+            mean = float(np.mean(known)) if known else np.nan
+            dead = float(np.mean([row["dead"] for row in group]))
+            grid.setdefault(layer, []).append(
+                HeatCell(
+                    mean,
+                    "transparent" if np.isnan(mean) else to_hex(colours(mean)),
+                    "inherit" if np.isnan(mean) else "#000" if mean > 0.55 else "#fff",
+                    f"layer {layer}, head {head}: "
+                    + ("no cosine" if np.isnan(mean) else f"cosine {mean:.3f}")
+                    + (f"; dead in {dead:.1%} of images" if dead else ""),
+                )
+            )
+        heats.append(Heat(model, grid, scale))
+    return heats
 
 
 def plot_alignment(rows: Sequence[Row]) -> Any:

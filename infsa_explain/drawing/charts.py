@@ -6,61 +6,46 @@ own frame, those of forest plots in percent of their width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from infsa_metrics import MeanInterval
 from numpy.typing import NDArray
 
-from ..evaluate.batches import UNTRAINED
-from .tables import PALETTE
+from ..files import replacing
 
-__all__ = ["Forest", "ForestRow", "Heat", "HeatCell", "Line", "LineChart", "Style", "styles"]
+__all__ = [
+    "PALETTE",
+    "Forest",
+    "ForestRow",
+    "Heat",
+    "HeatCell",
+    "Line",
+    "LineChart",
+    "markers",
+    "save_figure",
+]
 
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP = 46, 448, 12
 #: Points of a line that have a marker, about.
 MARKED = 6
-#: Path of each marker around (0, 0); beyond the palette, colours come again with the next.
-MARKERS = (
-    "",
-    "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z",
-    "M-3 -3h6v6h-6z",
-    "M0 -4L4 3h-8z",
-    "M0 4L4 -3h-8z",
-    "M0 -4L4 0L0 4L-4 0z",
-)
+#: Okabe and Ito's palette, told apart with any colour vision.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
 
-class Style(NamedTuple):
-    """How a name looks everywhere on the page: a class of the style sheet, and a marker's path."""
-
-    colour: str
-    marker: str
+def markers(index: int) -> str:
+    """matplotlib's marker of the index-th line: beyond the palette, colours come again, marked."""
+    return ("", "o", "s", "^", "v", "D")[index // len(PALETTE) % 6]
 
 
-def styles(names: Sequence[str]) -> dict[str, Style]:
-    """Colours of the palette in the order of the names; controls are grey.
-
-    >>> {name: style.colour for name, style in styles(["visits", "random", "katz"]).items()}
-    {'visits': 'c0', 'random': 'grey0', 'katz': 'c1'}
-    """
-    fixed = {"random": Style("grey0", ""), "centre": Style("grey1", MARKERS[1])}
-    found: dict[str, Style] = {}
-    coloured = greyed = 0
-    for name in dict.fromkeys(names):
-        if name in fixed:
-            found[name] = fixed[name]
-        elif name.startswith(UNTRAINED) or name in ("uniform", "untrained"):
-            found[name] = Style("grey2", MARKERS[2 + greyed % 4])
-            greyed += 1
-        else:
-            turn, place = divmod(coloured, len(PALETTE))
-            found[name] = Style(f"c{place}", MARKERS[turn % len(MARKERS)])
-            coloured += 1
-    return found
+def save_figure(figure: Any, folder: Path, name: str) -> None:
+    """Write a matplotlib figure as PNG and SVG."""
+    for ending in ("png", "svg"):
+        with replacing(folder / f"{name}.{ending}") as temporary:
+            figure.savefig(temporary, dpi=150)
 
 
 @dataclass(frozen=True)

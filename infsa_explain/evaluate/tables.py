@@ -10,14 +10,16 @@ import numpy as np
 from infsa_metrics import MeanInterval, holm, paired_test
 from numpy.typing import NDArray
 
-from ..evaluate.rows import Row
+from ..methods import UNTRAINED
+from .rows import Row
 
 __all__ = [
     "CONTROLS",
-    "PALETTE",
+    "UNTRAINED",
     "Difference",
     "Seeds",
     "Table",
+    "by_method",
     "by_model",
     "caution",
     "count_cell",
@@ -25,9 +27,10 @@ __all__ = [
     "differences",
     "differences_to_controls",
     "interval_cell",
+    "is_control",
     "markdown",
-    "markers",
     "per_image",
+    "pointwise_band",
     "seeds",
     "unique",
 ]
@@ -35,15 +38,19 @@ __all__ = [
 Key = TypeVar("Key", bound=Hashable)
 #: Maps that look at nothing, which every method is compared with.
 CONTROLS = ("random", "centre")
+#: Resamples of the band around a curve.
+RESAMPLES = 1000
 #: Below so many images a bootstrap interval covers the mean too seldom.
 MINIMUM_IMAGES = 30
-#: Okabe and Ito's palette, told apart with any colour vision.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
 
-def markers(index: int) -> str:
-    """The marker of the index-th line of a plot: beyond the palette colours come again, marked."""
-    return ("", "o", "s", "^", "v", "D")[index // len(PALETTE) % 6]
+def is_control(method: str) -> bool:
+    """Whether a map owes nothing to what the model has learned.
+
+    >>> [is_control(name) for name in ("visits", "centre", "untrained-visits")]
+    [False, True, True]
+    """
+    return method in CONTROLS or method.startswith(UNTRAINED)
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,17 @@ def by_model(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return groups
 
 
+def by_method(rows: Sequence[Row]) -> dict[str, tuple[list[str], dict[str, list[Row]]]]:
+    """model → (its images, method → rows), each in the order in which it first appears."""
+    groups: dict[str, tuple[list[str], dict[str, list[Row]]]] = {}
+    for model, of_model in by_model(rows).items():
+        methods: dict[str, list[Row]] = {}
+        for row in of_model:
+            methods.setdefault(row["method"], []).append(row)
+        groups[model] = unique(of_model, "image"), methods
+    return groups
+
+
 def per_image(
     rows: Iterable[Row], images: Sequence[str], field: Callable[[Row], float | None]
 ) -> NDArray[np.float64]:
@@ -218,3 +236,13 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [headings, ("---",) * len(headings), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def pointwise_band(curves: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Low and high ends, (S,) each, of the means of curves (n, S); NaN for a single one."""
+    n = len(curves)
+    if n < 2:
+        return np.full(curves.shape[1], np.nan), np.full(curves.shape[1], np.nan)
+    draws = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+    low, high = np.percentile(draws @ curves / n, (2.5, 97.5), axis=0)
+    return low, high
