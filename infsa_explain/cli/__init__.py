@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ from .benchmarking import bench
 from .listing import methods, models
 from .looking import map_images
 from .measuring import accuracy, align, boxes, evaluate, morf, sanity
+from .output import one_line
 from .reporting import gallery, report
 from .training import train
 
@@ -48,6 +51,20 @@ def common(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Where does a Vision Transformer look, and is that attention any good?"""
+    import_extensions()
+
+
+def import_extensions() -> None:
+    """Import the modules that packages advertise in the entry point group ``infsa_explain``.
+
+    They register measures, methods or model families. One that fails is left out with a warning.
+    """
+    for entry in entry_points(group="infsa_explain"):
+        try:
+            entry.load()
+        except Exception as error:  # whatever another's module raises
+            reason = one_line(f"{type(error).__name__}: {error}")
+            print(f"warning: the extension {entry.name!r} is left out: {reason}", file=sys.stderr)
 
 
 app.command("map", cls=OneValue)(map_images)

@@ -238,8 +238,8 @@ def _facts(row: Row, model: nn.Module, classes: Sequence[str]) -> str:
     def name(index: int) -> str:
         return names[index] if index < len(names) else f"class {index}"
 
-    label = row["label"]
-    if row["predicted"] is None:  # no classifier
+    label = row.get("label")
+    if row.get("predicted") is None:  # no classifier, or a measure that does not say
         return "" if label is None else f"labelled {name(label)}"
     predicted = f"predicted {name(row['predicted'])}"
     if "p0" in row and row["target"] == row["predicted"]:

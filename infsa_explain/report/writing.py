@@ -25,7 +25,6 @@ class Report:
 
     Attributes:
         rows: by measure.
-        measures: their classes, by name, in the order of the rows.
         summaries: by measure, as its ``summarise`` has them.
 
     Raises:
@@ -37,10 +36,14 @@ class Report:
         self.rows: dict[str, list[Row]] = {}
         for row in rows:
             self.rows.setdefault(row["measure"], []).append(row)
-        self.measures: dict[str, type[Measure]] = {name: measure_class(name) for name in self.rows}
         self.summaries = {
             name: measure.summarise(self.rows[name]) for name, measure in self.measures.items()
         }
+
+    @property
+    def measures(self) -> dict[str, type[Measure]]:
+        """The measures by name, in the order of the rows."""
+        return {name: measure_class(name) for name in self.rows}
 
     def tables(self) -> list[Table]:
         """All tables, in the order of the measures."""

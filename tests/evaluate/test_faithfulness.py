@@ -10,7 +10,7 @@ from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Infidelity, Sensitivity, measure
 from infsa_explain.methods import explain
 from infsa_explain.models.infvit import load
-from infsa_explain.report import Report, summarise_faithfulness
+from infsa_explain.report import Report
 from infsa_explain.vits.preprocessing import preprocess
 
 DATA = PhotoDigits("val", 2)
@@ -36,7 +36,7 @@ def test_infidelity(model):
         )
         (row,) = [r for r in rows if r["image"] == sample.image_id and r["method"] == method]
         assert row["infidelity"] == pytest.approx(expected.item(), rel=1e-3)
-    summaries = summarise_faithfulness(rows, "infidelity")
+    summaries = Infidelity.summarise(rows)
     values = {m: [row["infidelity"] for row in rows if row["method"] == m] for m in METHODS}
     assert summaries[0].value.mean == pytest.approx(np.mean(values["degree"]))
     gain = np.mean(values["degree"]) - np.mean(values["random"])

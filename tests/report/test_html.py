@@ -19,13 +19,15 @@ from scipy import stats
 import infsa_explain
 from infsa_explain.__main__ import main
 from infsa_explain.data import PhotoDigits
+from infsa_explain.evaluate.alignment_tables import heat_maps
+from infsa_explain.evaluate.deletion import deletion_charts
+from infsa_explain.evaluate.sanity import sanity_charts
 from infsa_explain.report import Report, mean_curves
-from infsa_explain.report.charts import styles
 from infsa_explain.report.diagnostics import diagnostics
 from infsa_explain.report.html import write_page
-from infsa_explain.report.panels import deletion_charts, heat_maps, sanity_charts
 from infsa_explain.report.pictures import Gallery, Picture, check_same, draw_gallery
 from infsa_explain.report.reading import read_run
+from infsa_explain.report.styles import styles
 from infsa_explain.vits.preprocessing import preprocess
 
 EVIL = (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from infsa_metrics import bootstrap_mean, holm, paired_test
 
+from infsa_explain.evaluate.localization import MEASURES
 from infsa_explain.report import BOX_HEADINGS, box_table, summarise_boxes, write_report
-from infsa_explain.report.localization import MEASURES
 
 rng = np.random.default_rng(0)
 AP = {method: rng.random(10) for method in ("visits", "random", "centre")}

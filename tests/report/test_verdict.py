@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 from infsa_metrics import MeanInterval, holm, paired_test
 
-from infsa_explain.report import (
-    AccuracySummary,
-    AlignmentSummary,
-    BoxSummary,
-    Difference,
-    MorfSummary,
-    Report,
-    SanitySummary,
-    Seeds,
-)
+from infsa_explain.evaluate.accuracy import AccuracySummary
+from infsa_explain.evaluate.deletion import MorfSummary
+from infsa_explain.evaluate.localization import BoxSummary
+from infsa_explain.evaluate.sanity import SanitySummary
+from infsa_explain.report import AlignmentSummary, Difference, Report, Seeds
 from infsa_explain.report.verdict import judge
 
 ONE = Seeds(1, float("nan"))
