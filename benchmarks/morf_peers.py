@@ -17,12 +17,11 @@ import warnings
 import numpy as np
 import timm
 import torch
-from infsa_metrics import deletion_curve
+from infsa_metrics import deletion_curve, filled_once
 from turns import optional, report, versions
 
 import infsa_explain.models  # noqa: F401  (registers the models)
 from infsa_explain.evaluate import Morf
-from infsa_explain.evaluate.token_fills import patch_fill
 
 
 def loop(model, images, targets, scores, batch_size=64):
@@ -80,7 +79,7 @@ def main() -> None:
         targets = model(images).argmax(-1)
 
         def curve():
-            inputs, predict = patch_fill(model, images)
+            inputs, predict = filled_once(model, images)
             return deletion_curve(predict, inputs, targets, scores, batch_size=size)
 
         ours = curve().probabilities

@@ -16,11 +16,10 @@ import time
 
 import timm
 import torch
-from infsa_metrics import deletion_curve, pixel_fill
+from infsa_metrics import deletion_curve, filled_once, pixel_fill
 
 import infsa_explain.models  # noqa: F401  (registers the models)
 from infsa_explain.evaluate import Morf
-from infsa_explain.evaluate.token_fills import patch_fill
 from infsa_explain.vits.tokens import drop_fill
 
 MODELS = "infvit_linear_digits,infvit_pure_digits,vit_softmax_digits,vit_base_patch16_224"
@@ -53,11 +52,10 @@ def contenders(model, images, every):
     return {
         f"forward passes, {size} images each": lambda: forwards(size),
         "forward passes, 64 images each": lambda: forwards(64),
-        "curve": lambda: curve(*patch_fill(model, images), size),
+        "curve": lambda: curve(*filled_once(model, images), size),
         "curve by pixels": lambda: curve(images, pixel_fill(model), size),
         "curve by pixels, 64 images a pass": lambda: curve(images, pixel_fill(model), 64),
-        "curve, drop": lambda: curve(*patch_fill(model, images, "drop"), drop_size),
-        "curve by pixels, drop": lambda: curve(images, drop_fill(model), drop_size),
+        "curve, drop": lambda: curve(images, drop_fill(model), drop_size),
     }
 
 

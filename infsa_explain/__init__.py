@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .methods import METHODS, Explanation, explain
     from .methods.attribution import captum_attribution
     from .models.conversion import convert
-    from .models.infvit import load
+    from .models.loading import load
     from .viewing.inspector import inspect
     from .vits.capturing import Graphs, capture
     from .vits.preprocessing import preprocess

@@ -11,7 +11,7 @@ import timm
 import torch
 from PIL import Image
 
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 
 SCRIPT = Path(__file__).resolve().parents[1] / "experiments" / "dinov2_experiment.py"
 NAME = "vit_tiny_patch16_224"

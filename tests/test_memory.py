@@ -8,7 +8,7 @@ import torch
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Morf, measure
 from infsa_explain.memory import Halving
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 
 CPU = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ..."
 

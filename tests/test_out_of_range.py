@@ -16,7 +16,7 @@ from infsa_explain.__main__ import main
 from infsa_explain.bench import Setting, plan
 from infsa_explain.data import PhotoDigits, limited
 from infsa_explain.evaluate import Alignment, Boxes, Sanity
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.ranges import Range, count
 from infsa_explain.training.loop import train
 from infsa_explain.training.recipes import RANGES, Recipe, recipe_for

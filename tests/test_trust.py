@@ -22,7 +22,7 @@ from infsa_explain.data.annotations import read_coco
 from infsa_explain.evaluate import RunFolder, Shard, read_rows
 from infsa_explain.files import replacing, write_text
 from infsa_explain.models.checkpoints import read_checkpoint, save
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.report import write_report
 from infsa_explain.viewing.writing import write_maps
 
@@ -440,7 +440,7 @@ def test_a_run_folder_has_nothing_downloaded(cli, tmp_path, monkeypatch, options
         asked.append((name, checkpoint))
         raise ValueError(f"no {name} here")
 
-    monkeypatch.setattr("infsa_explain.models.infvit.load", load)
+    monkeypatch.setattr("infsa_explain.models.loading.load", load)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.pt").touch()
     source = {"data": "photo-digits", "split": "val", "limit": 6, "seed": 0}

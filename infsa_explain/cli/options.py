@@ -137,7 +137,7 @@ def load_models(
     names: list[str], checkpoints: list[Path], device: str, **kwargs: Any
 ) -> dict[tuple[str, str], nn.Module]:
     """Models by the name and checkpoint that tables give them; ``kwargs`` as in ``models.load``."""
-    from ..models.infvit import load
+    from ..models.loading import load
 
     if checkpoints and len(names) > 1:
         raise ValueError("--checkpoint goes with one --model")

@@ -134,8 +134,8 @@ def _opened(
 
 def _require_local(names: list[str], checkpoints: list[Path]) -> None:
     """Refuse a model that would be fetched from somewhere: that takes its user's word."""
+    from ..catalogue import BUNDLED
     from ..models.checkpoints import is_checkpoint
-    from ..models.infvit import BUNDLED
 
     files = [Path(name) for name in names if is_checkpoint(name)] + checkpoints
     if missing := [file for file in files if not file.is_file()]:

@@ -24,7 +24,7 @@ from ..methods import (
 )
 from ..methods.explaining import Explanation, explain_graphs
 from ..methods.targets import targets_of
-from ..models.infvit import untrained
+from ..models.untraining import untrained
 from ..vits import classifies, model_output, require_classes, vit_of
 from ..vits.capturing import Graphs, attention_kinds, capture
 from ..vits.preprocessing import preprocess

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from infsa_metrics import FILLS, MeanInterval, bootstrap_mean, deletion_curve
+from infsa_metrics import FILLS, MeanInterval, bootstrap_mean, deletion_curve, filled_once
 from infsa_metrics.deletion import PredictMasked
 from infsa_metrics.outputs import Output
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from ..memory import Halving
 from ..vits import model_output
 from ..vits.capturing import patch_grid
 from ..vits.preprocessing import data_config
+from ..vits.tokens import drop_fill
 from .batches import Batch, MapOptions, check_output, patch_scores
 from .diagnostics import of_methods, of_models
 from .findings import Score
@@ -45,7 +46,6 @@ from .tables import (
     seeds,
     unique,
 )
-from .token_fills import patch_fill
 
 __all__ = ["Morf"]
 
@@ -215,13 +215,15 @@ class Morf(MapOptions, Measure):
 def _mask(
     model: nn.Module, images: Tensor, size: int, options: Morf
 ) -> tuple[Tensor, PredictMasked]:
-    """``patch_fill`` of the options, with fewer than ``size`` at a time where memory runs out."""
+    """Inputs and ``predict_masked`` of a curve; at most ``size``, or what memory allows, a pass."""
     config = data_config(model)
     colours = {"mean": config["mean"], "std": config["std"]}
     output = model_output(model, options.output)
     precision = torch.autocast(images.device.type, torch.bfloat16, enabled=options.amp)
-    with precision:
-        inputs, predict = patch_fill(
+    if options.fill == "drop":
+        inputs, predict = images, drop_fill(model, output)
+    else:
+        inputs, predict = filled_once(
             model, images, options.fill, output=output, **colours, seed=options.seed
         )
 

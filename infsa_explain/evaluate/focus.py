@@ -21,7 +21,7 @@ from infsa_metrics import (
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..models.randomisation import block_list
+from ..models.untraining import block_list
 from ..vits import unwrapped
 from ..vits.watching import forward_pass, watching
 from .batches import Batch, MapOptions, patch_scores

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..drawing.charts import PALETTE, Line, LineChart, markers, save_figure
 from ..methods import get_method
 from ..methods.explaining import explain_graphs
-from ..models.randomisation import cascade
+from ..models.untraining import cascade
 from ..ranges import count as whole_number
 from ..vits.capturing import Graphs, capture
 from .batches import UNTRAINED, Batch, MapOptions, patch_scores

@@ -22,9 +22,9 @@ import torch
 from infsa_metrics import class_logits, output_tensor
 from torch import Tensor, nn
 
-from ..attention.functional import INITIAL_GAMMA, linear_infsa, linear_weights, pure_infsa
 from ..vits import Reading
 from ..vits.capturing import Graphs, Layer, attention_layers, inputs_of
+from ..vits.kinds import KINDS
 from ..vits.watching import forward_pass, watching
 from .registry import MethodNotApplicable
 
@@ -66,7 +66,7 @@ class LayerGradients:
                         "Reading has no values and output"
                     )
                 v = reading.values()
-                heads = _passed_on(reading, v, self.kind)
+                heads = KINDS[self.kind].apply(reading, v)
             heads.requires_grad_()
             (g,) = torch.autograd.grad(reading.output(heads), heads, self.output_gradient)
         return _at_least_float32(g), _at_least_float32(v)
@@ -176,22 +176,7 @@ def attention_matrix(layer: Layer) -> Tensor:
 
     Softmax attention, γÂ of a pure layer, or γ times `a` in every row of a linear one.
     """
-    if layer.kind == "softmax":
-        return layer.operator.dense()
-    gamma = layer.gamma.to(layer.operator.q)[:, None, None]
-    if layer.kind == "pure":
-        return gamma * layer.operator.dense()
-    weights = linear_weights(layer.operator.q, layer.operator.k)
-    return (gamma * weights[..., None, :]).expand(*weights.shape, -1)
-
-
-def _passed_on(reading: Reading, v: Tensor, kind: str) -> Tensor:
-    """o = A v, (B, H, N, d)."""
-    q, k = reading.q, reading.k
-    if kind == "softmax":
-        return nn.functional.scaled_dot_product_attention(q, k, v, scale=reading.scale)
-    gamma = INITIAL_GAMMA if reading.gamma is None else reading.gamma
-    return pure_infsa(q, k, v, gamma) if kind == "pure" else linear_infsa(q, k, v, gamma).clone()
+    return layer.gain().to(layer.operator.q)[:, None, None] * layer.matrix()
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from ..attention.functional import linear_weights
 from ..graph import centrality
 from ..graph.centrality import Centrality, Perron
 from ..vits.capturing import Graphs, Layer
+from ..vits.kinds import INFSA
 from .registry import Request, layer_method, model_method
-
-INFSA = ("linear", "pure")
 
 
 @layer_method("visits")

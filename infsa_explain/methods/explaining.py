@@ -22,10 +22,9 @@ from ..vits.capturing import (
     Layer,
     attention_layers,
     capture,
-    dead_heads_of,
-    edgeless_heads,
     layer_index,
 )
+from ..vits.kinds import is_edgeless
 from .registry import Method, MethodNotApplicable, Request, get_method
 from .targets import Target, targets_of
 
@@ -242,7 +241,7 @@ def explain_graphs(
             for i, result in zip(layers, results, strict=True)
         ]
         tokens = torch.stack(per_layer).nanmean(0).float()
-    dead = [dead_heads_of(graphs.layer(i)) for i in layers or range(depth)]
+    dead = [graphs.layer(i).dead() for i in layers or range(depth)]
     diagnostics = {"dead_heads": _stack(dead, fill=False), **_diagnostics(results)}
     if isinstance(whole, Centrality):
         diagnostics |= {"error_bound": whole.error_bound, "converged": whole.converged}
@@ -276,7 +275,7 @@ _UNTRAINED: WeakKeyDictionary[Graphs, dict[int, Graphs]] = WeakKeyDictionary()
 
 def _untrained(graphs: Graphs, seed: int) -> Graphs:
     """The same layers of the same images, in the model with fresh weights."""
-    from ..models.infvit import untrained  # which imports timm
+    from ..models.untraining import untrained  # which imports timm
 
     known = _UNTRAINED.setdefault(graphs, {})
     if seed not in known:
@@ -347,7 +346,7 @@ def _scores(result: Tensor | Centrality | Perron, layer: Layer) -> Tensor:
     elif isinstance(result, Perron):
         result = result.vector
     scores: Tensor = result
-    return scores.masked_fill(edgeless_heads(layer)[..., None], torch.nan)
+    return scores.masked_fill(is_edgeless(layer.operator)[..., None], torch.nan)
 
 
 def _diagnostics(results: list[Tensor | Centrality | Perron]) -> dict[str, Tensor]:

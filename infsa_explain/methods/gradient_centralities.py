@@ -20,7 +20,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..attention.functional import linear_weights
 from ..graph import centrality
 from ..graph.centrality import Centrality
 from ..graph.operator import AttentionOperator
@@ -67,9 +66,9 @@ def gradient_graph(layer: Layer, request: Request, graphs: Graphs) -> AttentionO
     g, v = gradients(graphs, request.targets)[graphs.indices[graphs.layers.index(layer)]].heads()
     op = layer.operator
     g, v = g.to(op.q), v.to(op.q)
-    if layer.kind == "linear":
-        weights = linear_weights(op.q, op.k)[..., None]
-        return GradientOperator(None, _scaled(g), _scaled(weights * v))
+    row = layer.row()
+    if row is not None:
+        return GradientOperator(None, _scaled(g), _scaled(row[..., None] * v))
     return GradientOperator(op, _scaled(g), _scaled(v))
 
 

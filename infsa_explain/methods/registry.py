@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..graph.centrality import Centrality, Perron
 from ..vits.capturing import Graphs, Layer
+from ..vits.kinds import KINDS
 
 __all__ = [
     "METHODS",
@@ -109,13 +110,12 @@ METHODS: dict[str, Method] = {}
 EVERY_LAYER = ("-1", "last", "mean")
 #: Before a method's name: the same map, from the model with fresh weights.
 UNTRAINED = "untrained-"
-EVERY_KIND = ("linear", "pure", "softmax")
 
 
 def layer_method(
     name: str,
     *,
-    kinds: Sequence[str] = EVERY_KIND,
+    kinds: Sequence[str] = tuple(KINDS),
     class_specific: bool = False,
     heads: bool = True,
 ) -> Callable[[LayerScores], LayerScores]:
@@ -140,7 +140,7 @@ def layer_method(
 def model_method(
     name: str,
     *,
-    kinds: Sequence[str] = EVERY_KIND,
+    kinds: Sequence[str] = tuple(KINDS),
     control: bool = False,
     class_specific: bool = False,
 ) -> Callable[[ModelScores], ModelScores]:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..attention.functional import linear_weights
 from ..vits.capturing import Graphs, Layer
 from .registry import Request, layer_method, model_method
 
@@ -76,11 +75,7 @@ def mixing(layer: Layer) -> Tensor:
     Softmax attention itself, the row-normalised token graph of a pure layer, or `a` in every row
     of a linear one. A row that takes nothing keeps its own token.
     """
-    if layer.kind == "linear":
-        weights = linear_weights(layer.operator.q, layer.operator.k)
-        matrix = weights[..., None, :].expand(*weights.shape, -1)
-    else:
-        matrix = layer.operator.dense()
+    matrix = layer.matrix()
     total = matrix.sum(-1, keepdim=True)
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return torch.where(total > 0, matrix / total.where(total > 0, 1), identity)

@@ -12,10 +12,9 @@ from torch import nn
 from ..attention.functional import INITIAL_GAMMA
 from ..vits import forms_of
 from ..vits.capturing import attention_layers
+from ..vits.kinds import KINDS
 
 __all__ = ["convert"]
-
-KINDS = ("linear", "pure", "softmax")
 
 
 def convert(

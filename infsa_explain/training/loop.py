@@ -32,7 +32,7 @@ from ..data.subsets import known_labels
 from ..files import check_folder, make_folder, naming, read_json, replacing, write_text
 from ..models.checkpoints import read_checkpoint, save
 from ..models.conversion import convert
-from ..models.infvit import load
+from ..models.loading import load
 from ..vits import class_names
 from ..vits.preprocessing import data_config
 from ..vits.tokens import forward_patches

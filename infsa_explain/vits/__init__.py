@@ -23,6 +23,7 @@ from .registry import (
     known_models,
     model_family,
     model_of,
+    reinitialised,
 )
 from .wrappers import classifies, first_argument, model_output, require_classes, unwrapped, vit_of
 
@@ -45,6 +46,7 @@ __all__ = [
     "model_output",
     "number_of_classes",
     "refusal",
+    "reinitialised",
     "require_classes",
     "unwrapped",
     "vit_of",

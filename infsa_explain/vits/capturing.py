@@ -10,14 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from infsa_metrics import class_logits, output_tensor
 from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
-from ..attention.functional import INITIAL_GAMMA, linear_weights
+from ..attention.functional import INITIAL_GAMMA
 from ..graph.operator import AttentionOperator
 from . import (
     AttentionFamily,
@@ -33,6 +33,7 @@ from . import (
     unwrapped,
     vit_of,
 )
+from .kinds import KINDS
 from .watching import forward_pass, watching
 
 if TYPE_CHECKING:
@@ -60,6 +61,22 @@ class Layer(NamedTuple):
     operator: AttentionOperator
     gamma: Tensor
     kind: str
+
+    def matrix(self) -> Tensor:
+        """What its heads do to values, without γ, (B, H, N, N): a row in common if linear."""
+        return KINDS[self.kind].matrix(self.operator)
+
+    def row(self) -> Tensor | None:
+        """The row that all tokens share, (B, H, N), in a linear layer; else None."""
+        return KINDS[self.kind].row(self.operator)
+
+    def gain(self) -> Tensor:
+        """γ per head of an InfSA layer, 1 of a softmax layer, (H,)."""
+        return KINDS[self.kind].gain(self.gamma)
+
+    def dead(self) -> Tensor:
+        """Which heads pass nothing on, (B, H) bool."""
+        return KINDS[self.kind].dead(self.operator)
 
 
 @dataclass(frozen=True, eq=False)  # each is a key of its own
@@ -370,7 +387,7 @@ def _layer(
     """The layer that a module is in a call of it with these arguments."""
     x, further = inputs_of(family, module, args, kwargs)
     reading = family.read(module, x, **further)
-    graph: Literal["infsa", "softmax"] = "softmax" if family.kind == "softmax" else "infsa"
+    graph = KINDS[family.kind].graph
     operator = AttentionOperator(reading.q, reading.k, graph, scale=reading.scale)
     gamma = reading.gamma
     if gamma is None:
@@ -430,25 +447,4 @@ def dead_heads(graphs: Graphs) -> Tensor:
     A pure head is dead where its graph has no edge, a linear head where its weights are all
     zero; a softmax head never is.
     """
-    return torch.stack([dead_heads_of(layer) for layer in graphs.layers])
-
-
-def dead_heads_of(layer: Layer) -> Tensor:
-    """:func:`dead_heads` of one layer, (B, H) bool."""
-    return silent_heads(layer) if layer.kind == "linear" else edgeless_heads(layer)
-
-
-def silent_heads(layer: Layer) -> Tensor:
-    """Where no key has a positive product with the central query, (B, H) bool."""
-    return linear_weights(layer.operator.q, layer.operator.k).sum(-1) == 0
-
-
-def edgeless_heads(layer: Layer) -> Tensor:
-    """Where the graph has no edge, (B, H) bool, in most cases without a look at its N² entries.
-
-    A key with a positive product with a mean of the queries has one with some query.
-    """
-    if layer.kind == "softmax":
-        return layer.operator.dead()
-    silent = silent_heads(layer)
-    return silent & layer.operator.dead() if silent.any() else silent
+    return torch.stack([layer.dead() for layer in graphs.layers])

@@ -154,14 +154,26 @@ def classifies(model: Any) -> bool:
     return any(not isinstance(getattr(model, name, nn.Identity()), nn.Identity) for name in names)
 
 
-@model_family("Hugging Face", is_supported, data, classifies)
+def embeddings_of(model: Any) -> Any:
+    """The module that makes tokens of an image."""
+    return getattr(model, model.base_model_prefix, model).embeddings
+
+
+@model_family(
+    "Hugging Face",
+    is_supported,
+    data,
+    classifies,
+    fresh=lambda model: type(model)(model.config),
+    drop=lambda model: embeddings_of(model).dropout,
+)
 def layout(model: Any, images: Tensor) -> Layout:
     """A class token, DeiT's distillation token or registers, then patches.
 
     DINOv2's classifier reads the class token beside the mean of the patches; it counts as reading
     the class token.
     """
-    embeddings: Any = getattr(model, model.base_model_prefix, model).embeddings
+    embeddings = embeddings_of(model)
     patch = embeddings.patch_embeddings.projection.kernel_size
     extra = hasattr(embeddings, "distillation_token") + getattr(
         model.config, "num_register_tokens", 0

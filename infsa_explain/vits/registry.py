@@ -7,9 +7,11 @@ queries and keys of an attention module; a *layout* gives a model's patch grid a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 __all__ = [
@@ -85,6 +87,8 @@ class ModelFamily(NamedTuple):
     layout: Callable[[Any, Tensor], Layout]
     data: Callable[[Any], dict[str, Any]]
     classifies: Callable[[Any], bool]
+    fresh: Callable[[Any], nn.Module] | None = None
+    drop: Callable[[Any], nn.Module | None] | None = None
 
 
 class Forms(NamedTuple):
@@ -139,6 +143,9 @@ def model_family(
     matches: Matcher,
     data: Callable[[Any], dict[str, Any]],
     classifies: Callable[[Any], bool] = lambda model: getattr(model, "num_classes", None) != 0,
+    *,
+    fresh: Callable[[Any], nn.Module] | None = None,
+    drop: Callable[[Any], nn.Module | None] | None = None,
 ) -> Callable[[Callable[[Any, Tensor], Layout]], Callable[[Any, Tensor], Layout]]:
     """Register how models of a family lay out their tokens.
 
@@ -148,13 +155,18 @@ def model_family(
         data: of a model, what timm calls its ``pretrained_cfg``: how images are prepared. Its
             ``input_size`` holds whatever else the model says.
         classifies: whether a model has a classifier; without, its outputs are features.
+        fresh: builds a model of the same shape with fresh weights, drawn by torch's generator; for
+            controls. None for a copy on which ``init_weights()`` is called.
+        drop: the module of a model whose output is all tokens, (B, N, D), with their positions,
+            before the first block: there patches are taken out for the fill ``drop``. None, or a
+            function that gives None, where tokens cannot be taken out.
 
     Returns:
         A decorator for ``layout(model, images)``, with images (B, 3, H, W).
     """
 
     def register(layout: Callable[[Any, Tensor], Layout]) -> Callable[[Any, Tensor], Layout]:
-        _MODELS.append(ModelFamily(name, matches, layout, data, classifies))
+        _MODELS.append(ModelFamily(name, matches, layout, data, classifies, fresh, drop))
         return layout
 
     return register
@@ -209,6 +221,27 @@ def _is_named(name: str) -> Matcher:
 def dotted_names(cls: type[nn.Module]) -> list[str]:
     """Names of a class and of its bases, with their modules: a match that imports nothing."""
     return [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
+
+
+def reinitialised(model: nn.Module) -> nn.Module:
+    """A copy with fresh weights, for models that say how by ``init_weights()``, as timm's do.
+
+    Raises:
+        ValueError: if the model has none.
+    """
+    if not hasattr(model, "init_weights"):
+        family = model_of(model)
+        title = type(model).__name__
+        where = "" if family is None else f"; register the family {family.name!r} with fresh=…"
+        raise ValueError(f"{title} has no init_weights() to build it anew with{where}")
+    fresh: Any = copy.deepcopy(model)
+    state = torch.get_rng_state()
+    for module in fresh.modules():  # what init_weights leaves out in some releases of timm
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    torch.set_rng_state(state)
+    fresh.init_weights()
+    return cast(nn.Module, fresh)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

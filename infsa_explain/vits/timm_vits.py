@@ -190,7 +190,23 @@ def classifies(model: Any) -> bool:
     return not isinstance(classifier, nn.Identity)
 
 
-@model_family("timm", lambda model: embedding(model) is not None, data, classifies)
+def patch_drop(model: Any) -> nn.Module | None:
+    """Where timm's ``VisionTransformer`` drops patches, behind the position embedding.
+
+    Models that rotate queries and keys by position would lose the places of the others.
+    """
+    plain = "timm.models.vision_transformer.VisionTransformer" in dotted_names(type(model))
+    module: nn.Module | None = model.patch_drop if plain else None
+    return module
+
+
+@model_family(
+    "timm",
+    lambda model: embedding(model) is not None,
+    data,
+    classifies,
+    drop=patch_drop,
+)
 def layout(model: Any, images: Tensor) -> Layout:
     """Prefix tokens and pooling as timm's models name them."""
     embed = embedding(model)

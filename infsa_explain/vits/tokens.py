@@ -8,22 +8,23 @@ from typing import Any
 import torch
 from infsa_metrics import class_probabilities, output_tensor
 from infsa_metrics.outputs import Output, eval_mode
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from .capturing import patch_grid
+from . import model_of, vit_of
+from .capturing import layout, patch_grid
 from .watching import watching
 
 __all__ = ["classify_kept", "drop_fill", "forward_patches"]
 
 
 def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
-    """Logits of a timm ViT that sees only the patches in ``keep``.
+    """Logits of a ViT that sees only the patches in ``keep``.
 
     Prefix tokens stay, and every patch keeps the position embedding of its own place.
 
     Args:
-        model: a timm ``VisionTransformer``.
+        model: a ViT of a family that says where tokens can be taken out: timm's
+            ``VisionTransformer``, torchvision's and Hugging Face's.
         images: (B, 3, H, W), normalised.
         keep: (B, K) indices of patches in raster order, K ≥ 1.
 
@@ -31,14 +32,21 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
         Logits (B, C).
 
     Raises:
-        ValueError: if the model is no timm ``VisionTransformer``, or ``keep`` does not hold
-            indices of patches.
+        ValueError: if the model's family does not say so, or ``keep`` does not hold indices of
+            patches.
 
     Source: token dropping, as in PatchDropout (arXiv 2208.07220).
     """
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(f"taking out tokens needs a timm VisionTransformer, got {type(model)}")
-    prefix = model.num_prefix_tokens
+    vit = vit_of(model)
+    family = model_of(vit)
+    place = family.drop(vit) if family is not None and family.drop is not None else None
+    if place is None:
+        raise ValueError(
+            f"tokens cannot be taken out of {type(vit).__name__}: the registration of its family, "
+            f"{family.name if family else 'unknown'}, does not say where (drop=…); choose another "
+            "fill"
+        )
+    prefix = layout(vit, images).num_prefix_tokens
 
     def take(name: str, module: nn.Module, args: Any, kwargs: Any, x: Tensor) -> Tensor:
         patches = x.shape[1] - prefix
@@ -47,8 +55,7 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
         index = (keep + prefix).unsqueeze(-1).expand(-1, -1, x.shape[-1])
         return torch.cat([x[:, :prefix], x.gather(1, index)], dim=1)
 
-    # timm drops patches here, after the position embedding: the place to choose which.
-    with watching({"patch_drop": model.patch_drop}, after=take):
+    with watching({"drop": place}, after=take):
         return output_tensor(model(images))
 
 
@@ -56,7 +63,7 @@ def drop_fill(model: nn.Module, output: Output = "auto") -> Callable[[Tensor, Te
     """The fill ``drop``: removed patches are taken out of a ViT's tokens, not painted over.
 
     Args:
-        model: a timm ``VisionTransformer``.
+        model: as :func:`forward_patches` takes it.
         output: what its outputs are; see :mod:`infsa_metrics.outputs`.
 
     Returns:

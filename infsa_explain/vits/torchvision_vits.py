@@ -147,7 +147,14 @@ def classifies(model: Any) -> bool:
     return any(isinstance(module, nn.Linear) for module in model.heads.modules())
 
 
-@model_family("torchvision", is_torchvision, data, classifies)
+@model_family(
+    "torchvision",
+    is_torchvision,
+    data,
+    classifies,
+    fresh=anew,
+    drop=lambda model: model.encoder.dropout,
+)
 def layout(model: Any, images: Tensor) -> Layout:
     """A class token, then square patches."""
     return Layout(patches(images, (model.patch_size, model.patch_size)), 1, True)

@@ -3,7 +3,7 @@
 from infsa_metrics.alignment import centred_cosine, cosine, spearman
 from infsa_metrics.deletion import DeletionCurve, PredictMasked, deletion_curve, rank_patches, srg
 from infsa_metrics.faithfulness import infidelity, sensitivity_max
-from infsa_metrics.fills import FILLS, pixel_fill, register_fill
+from infsa_metrics.fills import FILLS, filled_once, pixel_fill, register_fill
 from infsa_metrics.focus import effective_patches, entropy, gini, token_similarity
 from infsa_metrics.localization import (
     average_precision,
@@ -46,6 +46,7 @@ __all__ = [
     "mass_accuracy",
     "output_tensor",
     "paired_test",
+    "filled_once",
     "pixel_fill",
     "pointing_game",
     "precision_at_recall",

@@ -150,6 +150,63 @@ def pixel_fill(
         >>> pixel_fill(brightness, "mean")(images, removed)  # softmax([0.5, 0])
         tensor([[0.6225, 0.3775]])
     """
+    replace = _replacement(model, fill, output, mean, std, seed)
+
+    def predict_masked(images: Array, removed: Array) -> Tensor:
+        images, removed = to_tensor("images", images), to_tensor("removed", removed)
+        pixels = _pixel_mask(images, removed)
+        return _classified(model, torch.where(pixels, replace(images), images), output)
+
+    return predict_masked
+
+
+def filled_once(
+    model: Callable[[Tensor], Any],
+    images: Tensor,
+    fill: str = "mean",
+    *,
+    output: Output = "auto",
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    seed: int = 0,
+) -> tuple[Tensor, PredictMasked]:
+    """:func:`pixel_fill` for one deletion curve of these images: their fill is computed once.
+
+    Args:
+        model, fill, output, mean, std, seed: as :func:`pixel_fill` takes them.
+        images: (B, C, H, W), normalised.
+
+    Returns:
+        ``inputs`` (B, 2·C, H, W), each image above its fill, and ``predict_masked(inputs,
+        removed)``: what ``deletion_curve`` takes in place of the images and ``pixel_fill``.
+
+    Raises:
+        ValueError: as :func:`pixel_fill`.
+
+    Example:
+        >>> images, removed = torch.ones(1, 2, 4, 4), torch.tensor([[[True, False]]])
+        >>> inputs, predict = filled_once(lambda x: x.mean((2, 3)), images)
+        >>> inputs.shape, predict(inputs, removed)
+        (torch.Size([1, 4, 4, 4]), tensor([[0.5000, 0.5000]]))
+    """
+    replace = _replacement(model, fill, output, mean, std, seed)
+
+    def predict_masked(inputs: Tensor, removed: Tensor) -> Tensor:
+        clean, filled = inputs.chunk(2, 1)
+        return _classified(model, torch.where(_pixel_mask(clean, removed), filled, clean), output)
+
+    return torch.cat([images, replace(images).expand_as(images)], 1), predict_masked
+
+
+def _replacement(
+    model: Any,
+    fill: str,
+    output: Output,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    seed: int,
+) -> Replacement:
+    """What gives the fill of images, checked together with what the model's outputs are."""
     if fill not in FILLS:
         raise ValueError(f"fill must be one of {', '.join(FILLS)}, got {fill!r}")
     if output != "embedding" and getattr(model, "num_classes", None) == 0:
@@ -157,21 +214,19 @@ def pixel_fill(
             "model must be a classifier, got num_classes = 0; give output='embedding' to follow "
             "its features"
         )
-    replace = FILLS[fill](mean, std, seed)
+    return FILLS[fill](mean, std, seed)
 
-    def predict_masked(images: Array, removed: Array) -> Tensor:
-        images, removed = to_tensor("images", images), to_tensor("removed", removed)
-        pixels = _pixel_mask(images, removed)
-        with eval_mode(model):
-            raw = output_tensor(model(torch.where(pixels, replace(images), images)))
-        if len(raw) != len(images):
-            got = tuple(raw.shape)
-            raise ValueError(
-                f"the output of the model must be logits of shape ({len(images)}, K), got {got}"
-            )
-        return class_probabilities(raw, output)
 
-    return predict_masked
+def _classified(model: Callable[[Tensor], Any], images: Tensor, output: Output) -> Tensor:
+    """Probabilities of images, checked to be one row each."""
+    with eval_mode(model):
+        raw = output_tensor(model(images))
+    if len(raw) != len(images):
+        raise ValueError(
+            f"the output of the model must be logits of shape ({len(images)}, K), "
+            f"got {tuple(raw.shape)}"
+        )
+    return class_probabilities(raw, output)
 
 
 def _pixel_mask(images: Tensor, removed: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from infsa_explain.__main__ import main
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_sanity_of_the_bundled_model(cli):
 
 def test_seeds_of_a_model_are_averaged(cli, tmp_path):
     """Two checkpoints of one model, the second with another classifier."""
-    from infsa_explain.models.infvit import load
+    from infsa_explain.models.loading import load
 
     model = load("vit_softmax_digits")
     paths = [tmp_path / "first.pt", tmp_path / "second.pt"]

@@ -17,7 +17,7 @@ from PIL import Image, ImageFile
 from torch import zeros
 
 from infsa_explain.data import ImageError, ImageFolder, read_image
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.vits.preprocessing import frame_boxes, preprocess
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)

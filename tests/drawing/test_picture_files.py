@@ -202,7 +202,7 @@ class TestGallery:
         self, cli, tmp_path, monkeypatch, name
     ):
         monkeypatch.setattr(
-            "infsa_explain.models.infvit.load", lambda *_, **__: pytest.fail("loaded")
+            "infsa_explain.models.loading.load", lambda *_, **__: pytest.fail("loaded")
         )
         code, stdout, stderr = cli(*self.COMMAND, "--out", tmp_path / name)
         assert (code, stdout, stderr.count("\n")) == (2, "", 1)

@@ -11,7 +11,7 @@ from sklearn.metrics import top_k_accuracy_score
 from infsa_explain.data import PhotoDigits, Subset
 from infsa_explain.data.samples import Sample
 from infsa_explain.evaluate import Accuracy, measure
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.report import accuracy_table, summarise_accuracy, write_report
 from infsa_explain.vits.preprocessing import preprocess
 

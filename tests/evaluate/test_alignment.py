@@ -15,7 +15,7 @@ import infsa_explain.models  # noqa: F401  (registers the names)
 from infsa_explain.attention.layers import linear_weights
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Alignment, measure
-from infsa_explain.models.infvit import untrained
+from infsa_explain.models.untraining import untrained
 from infsa_explain.vits.capturing import capture
 from infsa_explain.vits.preprocessing import preprocess
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from infsa_metrics import deletion_curve, pixel_fill
+from infsa_metrics import deletion_curve, filled_once, pixel_fill
 
 import infsa_explain.models  # noqa: F401  (registers the names)
 from infsa_explain.data import PhotoDigits, Subset
@@ -20,9 +20,8 @@ from infsa_explain.evaluate import (
     fingerprint,
     measure,
 )
-from infsa_explain.evaluate.token_fills import patch_fill
 from infsa_explain.methods import explain
-from infsa_explain.models.infvit import untrained
+from infsa_explain.models.untraining import untrained
 from infsa_explain.report import Report, summarise_morf
 from infsa_explain.vits.preprocessing import preprocess
 from infsa_explain.vits.tokens import drop_fill
@@ -167,7 +166,7 @@ def test_images_that_outgrew_memory_once_are_halved_from_then_on(model, monkeypa
     sizes = []
 
     def short_of_memory(*args, **kwargs):
-        inputs, predict = patch_fill(*args, **kwargs)
+        inputs, predict = filled_once(*args, **kwargs)
 
         def predict_masked(inputs, removed):
             sizes.append(len(inputs))
@@ -177,7 +176,7 @@ def test_images_that_outgrew_memory_once_are_halved_from_then_on(model, monkeypa
 
         return inputs, predict_masked
 
-    monkeypatch.setattr(deletion, "patch_fill", short_of_memory)
+    monkeypatch.setattr(deletion, "filled_once", short_of_memory)
     with pytest.warns(UserWarning, match="out of memory with .* masked images") as warned:
         rows = measure(model, DATA, Morf(("degree",), steps=4, batch_size=8))
     # two orders of 5 images × 5 points, eight at a time, then four, then two

@@ -9,7 +9,7 @@ from infsa_metrics import infidelity, pixel_fill, sensitivity_max
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Infidelity, Sensitivity, measure
 from infsa_explain.methods import explain
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.report import Report
 from infsa_explain.vits.preprocessing import preprocess
 

@@ -9,7 +9,8 @@ import torch
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Focus, measure
 from infsa_explain.methods import explain
-from infsa_explain.models.infvit import load, untrained
+from infsa_explain.models.loading import load
+from infsa_explain.models.untraining import untrained
 from infsa_explain.report import Report, summarise_focus, summarise_similarity
 from infsa_explain.vits.preprocessing import preprocess
 

@@ -13,7 +13,7 @@ from PIL import Image
 from infsa_explain.__main__ import main
 from infsa_explain.data import PhotoDigits, open_data
 from infsa_explain.evaluate import Accuracy, Boxes, Morf, describe_run, measure
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.vits.preprocessing import preprocess
 
 DIGITS = PhotoDigits("val", 60)

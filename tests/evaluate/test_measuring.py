@@ -7,7 +7,7 @@ import pytest
 from infsa_explain import evaluate
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Accuracy, Alignment, Boxes, Focus, Morf, Sanity, measure
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.vits.capturing import capture
 
 DATA = PhotoDigits("val", 3)

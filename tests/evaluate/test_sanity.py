@@ -10,8 +10,8 @@ import torch
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Sanity, measure
 from infsa_explain.methods import explain
-from infsa_explain.models.infvit import load, untrained
-from infsa_explain.models.randomisation import cascade
+from infsa_explain.models.loading import load
+from infsa_explain.models.untraining import cascade, untrained
 from infsa_explain.report import Report, plot_sanity, summarise_sanity
 from infsa_explain.vits.preprocessing import preprocess
 

@@ -21,7 +21,7 @@ from infsa_explain.methods import (
     model_method,
 )
 from infsa_explain.methods.explaining import explain_graphs
-from infsa_explain.models.infvit import untrained
+from infsa_explain.models.untraining import untrained
 from infsa_explain.vits import timm_vits
 from infsa_explain.vits.capturing import capture
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from infsa_metrics import FILLS, deletion_curve, pixel_fill, register_fill
+from infsa_metrics import FILLS, deletion_curve, filled_once, pixel_fill, register_fill
 from scipy import ndimage, special
 from torch import nn
 
@@ -245,3 +245,31 @@ def test_black_refuses_other_channels():
     predict = pixel_fill(Recorder(), "black", mean=(0.5, 0.5), std=(1.0, 1.0))
     with pytest.raises(ValueError, match="3 values, one for each channel.* got 2"):
         predict(*batch())
+
+
+@pytest.mark.parametrize("fill", ["mean", "black", "blur", "noise"])
+def test_filled_once_gives_the_same(fill):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 12, 5))
+    images = torch.rand(4, 3, 8, 12, generator=torch.Generator().manual_seed(0))
+    removed = torch.rand(4, 2, 3, generator=torch.Generator().manual_seed(1)) < 0.5
+    options = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.4), "seed": 3}
+    inputs, predict = filled_once(model, images, fill, **options)
+    expected = pixel_fill(model, fill, **options)(images, removed)
+    torch.testing.assert_close(predict(inputs, removed), expected, rtol=0, atol=1e-6)
+    assert torch.equal(inputs[:, :3], images)
+
+
+def test_filled_once_fills_once():
+    calls = []
+
+    @register_fill("counted")
+    def counted(mean, std, seed):
+        return lambda images: calls.append(len(images)) or torch.zeros_like(images)
+
+    try:
+        images, scores = torch.rand(2, 1, 4, 4), torch.rand(2, 2, 2)
+        inputs, predict = filled_once(lambda x: x.mean((2, 3)), images, "counted")
+        deletion_curve(predict, inputs, torch.tensor([0, 0]), scores)
+        assert calls == [2]
+    finally:
+        FILLS.pop("counted")

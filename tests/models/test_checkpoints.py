@@ -13,7 +13,7 @@ from torch import nn
 
 from infsa_explain.models.checkpoints import read_checkpoint, save
 from infsa_explain.models.conversion import convert
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.vits.preprocessing import data_config
 
 NAME = "vit_tiny_patch16_224"

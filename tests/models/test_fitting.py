@@ -15,7 +15,7 @@ from torch import nn
 
 from infsa_explain.models.checkpoints import is_checkpoint, read_checkpoint
 from infsa_explain.models.fitting import own_weights
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 
 NAME = "vit_tiny_patch16_224"
 TINY = {"depth": 1, "embed_dim": 24, "num_heads": 2, "patch_size": 8, "img_size": 32}

@@ -15,7 +15,7 @@ from huggingface_hub import constants
 from safetensors.torch import save
 
 from infsa_explain.models.hub import hub_or_cache
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 
 NOBODY = "http://127.0.0.1:9"
 ARGUMENTS = {"img_size": 32, "depth": 1, "embed_dim": 16, "num_heads": 2, "num_classes": 3}

@@ -15,7 +15,9 @@ from torch import nn
 from infsa_explain.attention.layers import LinearInfSA, PureInfSA
 from infsa_explain.catalogue import BUNDLED, UNTRAINED, weights_file
 from infsa_explain.models.checkpoints import read_checkpoint, save
-from infsa_explain.models.infvit import InfViT, load, untrained
+from infsa_explain.models.infvit import InfViT
+from infsa_explain.models.loading import load
+from infsa_explain.models.untraining import untrained
 from infsa_explain.vits.capturing import capture, dead_heads
 from infsa_explain.vits.preprocessing import preprocess
 
@@ -226,7 +228,7 @@ class TestLoadBundled:
 
     def test_a_missing_file_is_named(self, monkeypatch, tmp_path):
         monkeypatch.setattr(
-            "infsa_explain.models.infvit.weights_file", lambda name: tmp_path / "gone"
+            "infsa_explain.models.loading.weights_file", lambda name: tmp_path / "gone"
         )
         with pytest.raises(ValueError, match=r"no checkpoint at .*gone"):
             load("infvit_linear_digits")
@@ -368,5 +370,5 @@ class TestUntrained:
             assert torch.equal(a, b)
 
     def test_a_model_that_does_not_say_how_is_refused(self):
-        with pytest.raises(ValueError, match=r"Linear has no init_weights\(\) to untrain"):
+        with pytest.raises(ValueError, match=r"Linear has no init_weights\(\) to build it"):
             untrained(nn.Linear(2, 2))

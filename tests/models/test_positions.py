@@ -17,7 +17,7 @@ from timm.layers import resample_abs_pos_embed
 
 from infsa_explain.catalogue import BUNDLED, weights_file
 from infsa_explain.models.checkpoints import read_checkpoint, save
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.models.positions import at_grid, recorded_size, size_of
 
 NAME = "vit_tiny_patch16_224"

@@ -23,7 +23,7 @@ from infsa_explain.data import PhotoDigits, open_data
 from infsa_explain.data.digits import DIGIT_SIDE
 from infsa_explain.models.checkpoints import read_checkpoint, save
 from infsa_explain.models.conversion import convert
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.training import recipes
 from infsa_explain.training.curriculum import window, window_side
 from infsa_explain.training.loop import train

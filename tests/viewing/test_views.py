@@ -11,7 +11,7 @@ from timm.models import VisionTransformer
 import infsa_explain
 from infsa_explain.data import PhotoDigits
 from infsa_explain.methods import METHODS
-from infsa_explain.models.infvit import untrained
+from infsa_explain.models.untraining import untrained
 from infsa_explain.viewing.views import gammas_text, heads_text, layers_text, prediction, view
 
 

@@ -10,7 +10,7 @@ from timm.data import ImageNetInfo
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from infsa_explain.models.infvit import load
+from infsa_explain.models.loading import load
 from infsa_explain.vits import class_names, number_of_classes
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 2, "patch_size": 8, "img_size": 32}

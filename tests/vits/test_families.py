@@ -387,11 +387,39 @@ def test_attention_beside_the_blocks_that_cannot_be_read_is_listed():
         capture(model, images)
 
 
-def test_dropping_tokens_is_for_timm():
-    _, model, images = built("torchvision ViT")
-    removed = torch.zeros(2, 4, 4, dtype=torch.bool)
-    with pytest.raises(ValueError, match="needs a timm VisionTransformer"):
-        drop_fill(model)(images, removed)
+def behind_embedding(name, model, tokens):
+    """Logits of tokens (B, N, D) that have their positions, by the modules one after the other."""
+    if name == "torchvision ViT":
+        return model.heads(model.encoder.ln(model.encoder.layers(tokens))[:, 0])
+    for layer in model.vit.layers if hasattr(model.vit, "layers") else model.vit.encoder.layer:
+        tokens = layer(tokens)
+        tokens = tokens[0] if isinstance(tokens, tuple) else tokens
+    return model.classifier(model.vit.layernorm(tokens)[:, 0])
+
+
+def embedded(name, model, images):
+    if name != "torchvision ViT":
+        return model.vit.embeddings(images)
+    tokens = model._process_input(images)
+    tokens = torch.cat([model.class_token.expand(len(images), -1, -1), tokens], 1)
+    return tokens + model.encoder.pos_embedding
+
+
+@pytest.mark.parametrize("name", ["torchvision ViT", "Hugging Face ViT"])
+def test_tokens_are_taken_out_of_other_families_too(name):
+    _, model, images = built(name)
+    removed = torch.zeros(len(images), 4, 4, dtype=torch.bool)
+    removed[:, 1:3, 2] = True
+    tokens = embedded(name, model, images)
+    kept = torch.cat([torch.ones(1, dtype=torch.bool), ~removed[0].flatten()])
+    expected = behind_embedding(name, model, tokens[:, kept]).softmax(-1)
+    torch.testing.assert_close(drop_fill(model)(images, removed), expected, rtol=0, atol=1e-6)
+
+
+def test_families_that_do_not_say_where_tokens_are_taken_out():
+    _, model, images = built("timm EVA-02")
+    with pytest.raises(ValueError, match=r"taken out of Eva.*family, timm, does not say where"):
+        drop_fill(model)(images, torch.zeros(len(images), 4, 4, dtype=torch.bool))
 
 
 # ---------------------------------------------------------------- a family of one's own

@@ -16,9 +16,9 @@ from timm.models import VisionTransformer
 from torch import nn
 
 from infsa_explain import explain, load, preprocess
-from infsa_explain.models import randomisation
-from infsa_explain.models.infvit import InfViT, untrained
-from infsa_explain.models.randomisation import block_list, cascade, parts
+from infsa_explain.models import untraining
+from infsa_explain.models.infvit import InfViT
+from infsa_explain.models.untraining import block_list, cascade, parts, untrained
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 
@@ -137,7 +137,7 @@ def test_every_stage_makes_one_part_more_random(name):
         stages.append(stage)
         previous = partial
     assert stages == ["head", *block_names(model)[::-1], "embeddings"]
-    assert changed(previous, randomisation.untrained(model, 3)) == set()
+    assert changed(previous, untraining.untrained(model, 3)) == set()
     assert changed(original, model) == set()
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -196,7 +196,7 @@ def test_copies_are_made_one_by_one_and_stay_as_they_are(monkeypatch):
         made.append(seed)
         return untrained(model, seed)
 
-    monkeypatch.setattr(randomisation, "untrained", counted)
+    monkeypatch.setattr(untraining, "untrained", counted)
     model, _ = built("timm ViT")
     stages = cascade(model, seed=7)
     assert isinstance(stages, types.GeneratorType) and made == []
@@ -218,7 +218,7 @@ def test_the_seed_decides():
 def test_what_cannot_be_randomised(monkeypatch):
     model, _ = built("timm ViT")
     monkeypatch.setattr(
-        randomisation, "untrained", lambda model, seed: VisionTransformer(**SMALL, num_classes=3)
+        untraining, "untrained", lambda model, seed: VisionTransformer(**SMALL, num_classes=3)
     )
     with pytest.raises(ValueError, match=r"another model, .* in head\.bias, head\.weight$"):
         next(cascade(model))

@@ -1,23 +1,86 @@
-"""Cascading randomisation: a model whose weights are made random from the classifier down.
+"""Models with fresh weights: all of them, or from the classifier down, part by part.
 
 A map that shows what a model has learned must change as its weights are replaced by fresh ones.
+
 Source: Adebayo et al. 2018, Sanity Checks for Saliency Maps (arXiv 1810.03292).
 """
 
 from __future__ import annotations
 
+import copy
+import math
 import os
 from collections.abc import Iterator
+from threading import RLock
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from ..attention.functional import INITIAL_GAMMA
+from ..vits import model_of, reinitialised, unwrapped, vit_of
 from ..vits.capturing import attention_layers
-from .infvit import untrained
+from .fitting import fit
 
-__all__ = ["cascade"]
+__all__ = ["block_list", "cascade", "untrained"]
 
 HEAD, EMBEDDINGS = "head", "embeddings"
+
+
+def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
+    """A copy of a model with freshly initialised weights; the caller's random state is kept.
+
+    The model's family says how its models are built anew: see
+    :func:`infsa_explain.vits.model_family`.
+
+    Args:
+        model: a supported ViT, or a model around one.
+        seed: of the fresh weights.
+
+    Returns:
+        A model of its own, of the same dtype, device and mode.
+
+    Raises:
+        ValueError: if its family does not say how, and it has no ``init_weights()``.
+    """
+    fresh = copy.deepcopy(unwrapped(model))
+    if vit_of(fresh) is not fresh:
+        return _untrained_around(fresh, seed)
+    model = unwrapped(model)
+    family = model_of(model)
+    build = reinitialised if family is None or family.fresh is None else family.fresh
+    with _DRAWING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        _take(fresh, build(model))
+    return fresh
+
+
+def _untrained_around(fresh: nn.Module, seed: int) -> nn.Module:
+    """The model whose ViT, and all else that can be reset, is made anew in place."""
+    vit = vit_of(fresh)
+    with torch.no_grad():
+        own = {id(module) for module in vit.modules()}
+        with _DRAWING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for module in fresh.modules():
+                if id(module) not in own and hasattr(module, "reset_parameters"):
+                    cast(Any, module).reset_parameters()
+        fit(vit, untrained(vit, seed).state_dict(), "the ViT built anew")
+    return fresh
+
+
+#: All threads share the generator that weights are drawn from.
+_DRAWING = RLock()
+
+
+def _take(model: nn.Module, other: nn.Module) -> None:
+    """Take another's weights; γ, which only a converted model has, as in a new layer."""
+    gammas = {
+        name: torch.full_like(value, math.log(INITIAL_GAMMA / (1 - INITIAL_GAMMA)))
+        for name, value in model.state_dict().items()
+        if name.endswith(".gamma_logit")
+    }
+    fit(model, {**other.state_dict(), **gammas}, "the model built anew")
 
 
 def cascade(model: nn.Module, seed: int = 0) -> Iterator[tuple[str, nn.Module]]:
