@@ -9,6 +9,7 @@ without content, it is zero: the mean colour, after normalisation.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -189,10 +190,14 @@ def patch_means(pixels: Tensor, graphs: Graphs) -> Tensor:
 
 
 def patch_size(graphs: Graphs) -> tuple[int, int]:
-    """(height, width) of a patch in pixels, by the grid of an image so vast that its rest is lost.
+    """(height, width) of a patch in pixels, from the grid of an image of 2²⁰ pixels a side.
 
-    The grid of the images themselves does not tell: 31 pixels are three patches of 8 or of 10.
+    The grid of the images themselves does not tell: 31 pixels are three patches of 8 or of 10. Of
+    a model with one grid for all sizes, the images' own size is divided.
     """
     side = 2**20
-    gh, gw = patch_grid(graphs.model, torch.empty(1, 3, side, side, device="meta"))
-    return round(side / gh), round(side / gw)
+    grid = patch_grid(graphs.model, torch.empty(1, 3, side, side, device="meta"))
+    if grid == graphs.grid:
+        height, width = graphs.images.shape[-2:]
+        return math.ceil(height / grid[0]), math.ceil(width / grid[1])
+    return round(side / grid[0]), round(side / grid[1])
