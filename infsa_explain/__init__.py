@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .methods.attribution import captum_attribution
     from .models.conversion import convert
     from .models.loading import load
-    from .viewing.inspector import inspect
+    from .viewing.galleries import inspect
     from .vits.capturing import Graphs, capture
     from .vits.preprocessing import preprocess
 
@@ -29,7 +29,7 @@ _HOME = {
     "capture": "vits.capturing",
     "convert": "models.conversion",
     "explain": "methods",
-    "inspect": "viewing.inspector",
+    "inspect": "viewing.galleries",
     "load": "models",
     "measure": "evaluate",
     "overlay": "drawing.heatmap",

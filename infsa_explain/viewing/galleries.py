@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from numpy.typing import ArrayLike
 from torch import nn
@@ -11,11 +11,15 @@ from torch import nn
 from ..data.pixels import AnyImage
 from ..drawing.figures import ColourScale, Drawing, Panel, draw, grid
 from ..drawing.heatmap import Display, whole
-from ..methods import check_place, get_method
+from ..methods import check_place, class_index, get_method
 from ..vits.capturing import layer_index
+from .inspector import Choice, Inspector, static
 from .views import Look, gammas_text, heads_text, layers_text, view
 
-__all__ = ["head_gallery", "layer_table", "method_gallery", "side_by_side"]
+if TYPE_CHECKING:
+    from .widget import InspectorWidget
+
+__all__ = ["head_gallery", "inspect", "layer_table", "method_gallery", "side_by_side"]
 
 #: Row of the methods that are of the whole model.
 WHOLE = "whole model"
@@ -274,3 +278,55 @@ def side_by_side(
         width=2.6,
         **display,
     )
+
+
+def inspect(
+    model: nn.Module,
+    image: AnyImage,
+    *,
+    method: str = "visits",
+    layer: int | str = -1,
+    head: int | None = None,
+    gamma: float | None = None,
+    target: int | str | None = None,
+    label: int | str | None = None,
+    boxes: ArrayLike | None = None,
+    seed: int | str = 0,
+) -> InspectorWidget | Drawing:
+    """Look into a model by hand, in a notebook: the last expression of a cell shows it.
+
+    Menus and sliders choose method, layer, head, γ, class, colour scale and opacity. The pointer
+    reads patches off; a click on one shows where its visits come from and where walks from it go,
+    its column and its row of F = (I − γÂ)⁻¹.
+
+    Args:
+        model: a supported ViT, in any mode; it is left as found.
+        image: as for :func:`infsa_explain.viewing.views.view`.
+        method: a map method to begin with.
+        layer: an index, ``"last"``, or ``"mean"`` over all.
+        head: an index, or None for the mean over heads.
+        gamma: in place of the model's own γ, in (0, 1).
+        target: the class to explain, by number or name, for methods that are of a class; the
+            predicted one if None.
+        label: the class that the image is of, by number or name; the menu of classes has it.
+        boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open, outlined.
+        seed: identity of the image, for methods that draw.
+
+    Returns:
+        A widget whose traits are its controls (``widget.opacity = 0.5``); a figure of the map
+        where anywidget is not installed.
+
+    Raises:
+        ValueError: as :func:`infsa_explain.explain`, or for an image that cannot be read.
+    """
+    label, target = (
+        class_index(model, one) if isinstance(one, str) else one for one in (label, target)
+    )
+    inspector = Inspector.of(view(model, image, boxes=boxes, seed=seed), label)
+    choice = Choice(method, layer, head, gamma, target)
+    look = inspector.look(choice)
+    try:
+        from .widget import InspectorWidget
+    except ImportError:
+        return static(inspector.view, look)
+    return InspectorWidget(inspector, choice)

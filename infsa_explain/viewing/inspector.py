@@ -1,33 +1,27 @@
-"""Look into a model by hand: what the notebook's inspector shows for a choice of its controls.
+"""What the notebook's inspector shows for a choice of its controls: choices to pictures.
 
-From choices to pictures, without a browser; :func:`inspect` puts a widget in front of it, of
-:mod:`infsa_explain.viewing.widget`, where widgets can be shown.
+It needs no browser. :mod:`infsa_explain.viewing.widget` puts controls in front of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import cv2
 import numpy as np
 from infsa_metrics import class_probabilities
-from numpy.typing import ArrayLike, NDArray
-from torch import nn
+from numpy.typing import NDArray
 
-from ..data.pixels import AnyImage
 from ..drawing.figures import Drawing, figure
 from ..drawing.heatmap import Display, Scale, overlay, scale_of, whole
-from ..methods import applicable_methods, class_index, get_method
+from ..methods import applicable_methods, get_method
 from ..vits.capturing import attention_kinds
 from .contributions import Contributions, contributions
-from .views import Look, View, class_text, gammas_text, layers_text, view
+from .views import Look, View, class_text, gammas_text, layers_text
 
-if TYPE_CHECKING:
-    from .widget import InspectorWidget
-
-__all__ = ["Choice", "Inspector", "Picture", "inspect"]
+__all__ = ["Choice", "Inspector", "Picture", "static"]
 
 #: Longest side of the pictures, in pixels.
 SIDE = 420
@@ -251,58 +245,6 @@ class Inspector:
         grey = np.full((1, 32, 3), 128, dtype=np.uint8)
         bar = overlay(grey, np.arange(32.0)[None], region=whole(grey), **colours)
         return Picture(title, caption, pixels, values, scale, unit, bar[0])
-
-
-def inspect(
-    model: nn.Module,
-    image: AnyImage,
-    *,
-    method: str = "visits",
-    layer: int | str = -1,
-    head: int | None = None,
-    gamma: float | None = None,
-    target: int | str | None = None,
-    label: int | str | None = None,
-    boxes: ArrayLike | None = None,
-    seed: int | str = 0,
-) -> InspectorWidget | Drawing:
-    """Look into a model by hand, in a notebook: the last expression of a cell shows it.
-
-    Menus and sliders choose method, layer, head, γ, class, colour scale and opacity. The pointer
-    reads patches off; a click on one shows where its visits come from and where walks from it go,
-    its column and its row of F = (I − γÂ)⁻¹.
-
-    Args:
-        model: a supported ViT, in any mode; it is left as found.
-        image: as for :func:`infsa_explain.viewing.views.view`.
-        method: a map method to begin with.
-        layer: an index, ``"last"``, or ``"mean"`` over all.
-        head: an index, or None for the mean over heads.
-        gamma: in place of the model's own γ, in (0, 1).
-        target: the class to explain, by number or name, for methods that are of a class; the
-            predicted one if None.
-        label: the class that the image is of, by number or name; the menu of classes has it.
-        boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open, outlined.
-        seed: identity of the image, for methods that draw.
-
-    Returns:
-        A widget whose traits are its controls (``widget.opacity = 0.5``); a figure of the map
-        where anywidget is not installed.
-
-    Raises:
-        ValueError: as :func:`infsa_explain.explain`, or for an image that cannot be read.
-    """
-    label, target = (
-        class_index(model, one) if isinstance(one, str) else one for one in (label, target)
-    )
-    inspector = Inspector.of(view(model, image, boxes=boxes, seed=seed), label)
-    choice = Choice(method, layer, head, gamma, target)
-    look = inspector.look(choice)
-    try:
-        from .widget import InspectorWidget
-    except ImportError:
-        return static(inspector.view, look)
-    return InspectorWidget(inspector, choice)
 
 
 def static(seen: View, look: Look) -> Drawing:

@@ -19,7 +19,8 @@ from infsa_explain.data import PhotoDigits
 from infsa_explain.drawing.heatmap import overlay
 from infsa_explain.methods import applicable_methods
 from infsa_explain.viewing.contributions import contributions
-from infsa_explain.viewing.inspector import SCALES, SIDE, Choice, Inspector, inspect
+from infsa_explain.viewing.galleries import inspect
+from infsa_explain.viewing.inspector import SCALES, SIDE, Choice, Inspector
 from infsa_explain.viewing.views import view
 
 

@@ -20,7 +20,7 @@ pytestmark = [
 CELL = """
 import infsa_explain
 from infsa_explain.data import PhotoDigits
-from infsa_explain.viewing.inspector import inspect
+from infsa_explain.viewing.galleries import inspect
 
 model = infsa_explain.load("infvit_linear_digits")
 sample = PhotoDigits("val")[0]
@@ -168,7 +168,7 @@ def packed(state):
 def widget():
     import infsa_explain
     from infsa_explain.data import PhotoDigits
-    from infsa_explain.viewing.inspector import inspect
+    from infsa_explain.viewing.galleries import inspect
 
     sample = PhotoDigits("val")[0]
     return inspect(infsa_explain.load("infvit_linear_digits"), sample.image, boxes=sample.boxes)
