@@ -6,10 +6,10 @@ import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import infsa_metrics
 import pytest
 
 import infsa_explain
-import infsa_metrics
 
 PACKAGE = Path(infsa_explain.__file__).parent
 #: From the ground up. A module may import what stands before its own room, and its own room.

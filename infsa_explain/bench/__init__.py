@@ -5,7 +5,7 @@ from __future__ import annotations
 from .measuring import Measurement, OutOfMemory, TooSlow, measure
 from .mechanisms import FUSED, MECHANISMS, Mechanism
 from .reporting import paper_table, plot, table, write
-from .running import CsvFile, Row, bench, exponent, extrapolate, plan
+from .running import BenchRow, CsvFile, bench, exponent, extrapolate, plan
 from .settings import Setting, build, count
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "Measurement",
     "Mechanism",
     "OutOfMemory",
-    "Row",
+    "BenchRow",
     "Setting",
     "TooSlow",
     "bench",

@@ -159,7 +159,7 @@ class Nystromformer(Mixing):
 
     def _pseudo_inverse(self, a: Tensor) -> Tensor:
         identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-        # Row sums are 1, so that ‖A‖₁ ‖A‖∞ is the largest column sum.
+        # BenchRow sums are 1, so that ‖A‖₁ ‖A‖∞ is the largest column sum.
         z = a.transpose(-2, -1) / a.sum(-2).amax(-1)[..., None, None]
         for _ in range(self.iterations):
             az = a @ z

@@ -13,7 +13,7 @@ from ..drawing.charts import PALETTE, markers
 from ..evaluate.tables import Table
 from ..files import replacing, write_text
 from .mechanisms import FUSED, MECHANISMS
-from .running import Row
+from .running import BenchRow
 from .settings import Setting, count
 
 __all__ = ["paper_table", "plot", "table", "write"]
@@ -32,7 +32,7 @@ NOTE = (
 )
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[BenchRow]) -> Table:
     """All rows, with their ratios to fused softmax."""
     first = rows[0]
     what = "training step (AdamW)" if first.train else "inference"
@@ -50,7 +50,7 @@ def table(rows: Sequence[Row]) -> Table:
     return Table(title, headings, [_cells(row, row.tokens in guessed) for row in rows], NOTE)
 
 
-def _cells(row: Row, reference_guessed: bool) -> tuple[str, ...]:
+def _cells(row: BenchRow, reference_guessed: bool) -> tuple[str, ...]:
     about = "~" if row.state == "extrapolated" else ""
     ratio, rate = row.speed_to_fused, row.images_per_second
     return (
@@ -68,7 +68,7 @@ def _cells(row: Row, reference_guessed: bool) -> tuple[str, ...]:
     )
 
 
-def _energy(row: Row) -> str:
+def _energy(row: BenchRow) -> str:
     if row.joules_per_image is not None:
         return f"{row.joules_per_image:.3g} J"
     return "not measurable here" if row.state == "measured" else "—"
@@ -84,7 +84,7 @@ def _place(device: str) -> str:
     return torch.cuda.get_device_name(device)
 
 
-def paper_table(rows: Sequence[Row]) -> Table:
+def paper_table(rows: Sequence[BenchRow]) -> Table:
     """The figures of arXiv 2603.00175, and what these rows and PyTorch's counter say of them."""
     at = {(row.mechanism, row.size): row for row in rows}
     linear = at.get(("linear", 1024))
@@ -118,14 +118,14 @@ def paper_table(rows: Sequence[Row]) -> Table:
     return Table("beside the paper's figures", ("figure", "paper", "here"), cells, note)
 
 
-def _largest(row: Row | None) -> str:
+def _largest(row: BenchRow | None) -> str:
     if row is None:
         return "not measured"
     memory = "" if row.peak_bytes is None else f", peak {row.peak_bytes / 2**30:.2f} GiB"
     return row.state + memory
 
 
-def plot(rows: Sequence[Row]) -> Any:
+def plot(rows: Sequence[BenchRow]) -> Any:
     """Time and peak memory over tokens, both logarithmic; hollow is extrapolated. A Figure."""
     from matplotlib.figure import Figure
 
@@ -156,7 +156,7 @@ def plot(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def write(folder: Path, rows: Sequence[Row]) -> None:
+def write(folder: Path, rows: Sequence[BenchRow]) -> None:
     """Write ``bench.md``, ``bench.png`` and ``bench.svg``; ``bench.csv`` is there by then."""
     tables = (table(rows), paper_table(rows))
     write_text(folder / "bench.md", "\n".join(each.markdown() for each in tables))

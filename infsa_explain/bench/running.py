@@ -19,7 +19,7 @@ from .measuring import Measurement, OutOfMemory, TooSlow, measure
 from .mechanisms import FUSED, MECHANISMS
 from .settings import PATCH, Setting, available_memory, count, least_bytes
 
-__all__ = ["CsvFile", "Row", "bench", "exponent", "extrapolate", "plan"]
+__all__ = ["CsvFile", "BenchRow", "bench", "exponent", "extrapolate", "plan"]
 
 #: Points, the largest ones, that an exponent is fitted to.
 FITTED = 3
@@ -32,7 +32,7 @@ Measure = Callable[[Setting, int, float], Measurement]
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One mechanism at one size.
 
     Attributes:
@@ -80,8 +80,8 @@ def bench(
     repeats: int = 5,
     budget: float = 120,
     measure: Measure = measure,
-    known: Sequence[Row] = (),
-) -> Iterator[Row]:
+    known: Sequence[BenchRow] = (),
+) -> Iterator[BenchRow]:
     """Rows, as they are measured; fused softmax, which all are compared with, is always among them.
 
     A setting whose N×N matrices exceed the memory available is not tried. One that takes more than
@@ -134,11 +134,11 @@ def _rows(
     repeats: int,
     budget: float,
     measure: Measure,
-) -> Iterator[Row]:
+) -> Iterator[BenchRow]:
     times: dict[str, Times] = {name: {} for name in MECHANISMS}
     fused: Times = {}
 
-    def row(setting: Setting, state: str, found: Measurement | None = None) -> Row:
+    def row(setting: Setting, state: str, found: Measurement | None = None) -> BenchRow:
         own = times[setting.mechanism]
         seconds = None
         if found is not None:
@@ -150,7 +150,7 @@ def _rows(
         reference = fused.get(setting.tokens)
         parameters, operations = count(setting)
         energy = found.joules if found else None
-        return Row(
+        return BenchRow(
             **asdict(setting),
             tokens=setting.tokens,
             state=state,
@@ -165,7 +165,7 @@ def _rows(
             gflops=operations / 1e9,
         )
 
-    def attempt(setting: Setting) -> Row | None:
+    def attempt(setting: Setting) -> BenchRow | None:
         """A row, or None if the setting is too slow."""
         available = available_memory(setting.device)
         if available is not None and least_bytes(setting) > available:
@@ -221,7 +221,7 @@ def extrapolate(times: Times, tokens: int) -> float | None:
     return float(times[largest] * (tokens / largest) ** power)
 
 
-def _remembering(measure: Measure, rows: Sequence[Row]) -> Measure:
+def _remembering(measure: Measure, rows: Sequence[BenchRow]) -> Measure:
     """A way to measure that answers for the settings of these rows with what they say."""
     known = {_setting(row): row for row in rows}
 
@@ -238,7 +238,7 @@ def _remembering(measure: Measure, rows: Sequence[Row]) -> Measure:
     return remember
 
 
-_COLUMNS = [field.name for field in fields(Row)]
+_COLUMNS = [field.name for field in fields(BenchRow)]
 _HEADER = ",".join(_COLUMNS).encode() + b"\r\n"
 
 
@@ -280,7 +280,7 @@ class CsvFile:
         if not head:
             self.writer.writeheader()
 
-    def append(self, row: Row) -> None:
+    def append(self, row: BenchRow) -> None:
         """Write a row, unless one of its setting was there already."""
         if _setting(row) in map(_setting, self.rows):
             return
@@ -297,19 +297,19 @@ class CsvFile:
             self.file.close()
 
 
-def _setting(row: Row) -> Setting:
+def _setting(row: BenchRow) -> Setting:
     return Setting(**{field.name: getattr(row, field.name) for field in fields(Setting)})
 
 
-def _rows_in(path: Path, text: str) -> list[Row]:
+def _rows_in(path: Path, text: str) -> list[BenchRow]:
     """The rows of a file's text."""
-    kinds = {field.name: str(field.type) for field in fields(Row)}
+    kinds = {field.name: str(field.type) for field in fields(BenchRow)}
     reader = csv.DictReader(io.StringIO(text, newline=""))
     if text and reader.fieldnames != [*kinds]:
         raise ValueError(f"{path} has other columns than a bench.csv of this version")
     try:
         return [
-            Row(**{name: _value(kind, line[name]) for name, kind in kinds.items()})
+            BenchRow(**{name: _value(kind, line[name]) for name, kind in kinds.items()})
             for line in reader
         ]
     except (ValueError, TypeError, KeyError) as error:
@@ -317,7 +317,7 @@ def _rows_in(path: Path, text: str) -> list[Row]:
 
 
 def _value(kind: str, text: str) -> Any:
-    """A field as :class:`Row` has it."""
+    """A field as :class:`BenchRow` has it."""
     if kind == "str":
         return text
     if kind == "bool":

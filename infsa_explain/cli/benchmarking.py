@@ -55,7 +55,17 @@ def bench(
     """
     from dataclasses import asdict
 
-    from ..bench import FUSED, MECHANISMS, CsvFile, Row, Setting, paper_table, plan, table, write
+    from ..bench import (
+        FUSED,
+        MECHANISMS,
+        BenchRow,
+        CsvFile,
+        Setting,
+        paper_table,
+        plan,
+        table,
+        write,
+    )
     from ..bench import bench as run
 
     names = listed("--mechanisms", mechanisms)
@@ -79,7 +89,7 @@ def bench(
     file = None if out is None else CsvFile(out / "bench.csv", resume)
     known = [] if file is None else file.rows
     measured = run(sides, names, like, repeats=repeats, budget=budget, known=known)
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
 
     def say() -> None:
         if rows and out is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-__all__ = ["ImageError", "Picture", "read_image", "read_picture", "to_rgb"]
+__all__ = ["ImageError", "DecodedImage", "read_image", "read_picture", "to_rgb"]
 
 
 #: Formats of photographs. Others that Pillow knows are refused: for EPS it would run Ghostscript.
@@ -24,7 +24,7 @@ class ImageError(ValueError):
     """An image that cannot be used; the message is one line with the file and the mend."""
 
 
-class Picture(NamedTuple):
+class DecodedImage(NamedTuple):
     """Pixels, and how they were turned.
 
     Attributes:
@@ -57,7 +57,7 @@ def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     return read_picture(path).pixels
 
 
-def read_picture(path: str | os.PathLike[str]) -> Picture:
+def read_picture(path: str | os.PathLike[str]) -> DecodedImage:
     """As :func:`read_image`, with the orientation that boxes have to follow.
 
     Raises:
@@ -78,7 +78,7 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
                     orientation = orientation or image.getexif().get(ExifTags.Base.Orientation)
                     ImageOps.exif_transpose(image, in_place=True)
                 known = [o for o in range(1, 9) if o == orientation]
-                return Picture(to_rgb(image), known[0] if known else 1)
+                return DecodedImage(to_rgb(image), known[0] if known else 1)
     except ImageError as error:
         raise ImageError(f"{name} {error}") from None
     except PermissionError:

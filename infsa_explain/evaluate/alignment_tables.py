@@ -43,7 +43,7 @@ __all__ = [
     "AlignmentSummary",
     "LayerSummary",
     "alignment_table",
-    "layer_table",
+    "layers_table",
     "plot_alignment",
     "summarise_alignment",
     "summarise_layers",
@@ -258,7 +258,7 @@ LAYER_HEADINGS = (
 )
 
 
-def layer_table(summaries: Sequence[LayerSummary]) -> list[tuple[str, ...]]:
+def layers_table(summaries: Sequence[LayerSummary]) -> list[tuple[str, ...]]:
     """The cells of the table of layers, under ``LAYER_HEADINGS``."""
     return [
         (
@@ -287,7 +287,7 @@ def alignment_tables(
     title = "agreement with the Perron vector"
     return [
         Table(title, ALIGNMENT_HEADINGS, alignment_table(vectors), note),
-        Table("`linear` by layer", LAYER_HEADINGS, layer_table(layers)),
+        Table("`linear` by layer", LAYER_HEADINGS, layers_table(layers)),
     ]
 
 

@@ -30,14 +30,14 @@ from ..vits import class_names
 from ..vits.preprocessing import frame_boxes, visible_region
 from .writing import Report
 
-__all__ = ["Gallery", "Picture", "check_same", "draw_gallery"]
+__all__ = ["Gallery", "RankedImage", "check_same", "draw_gallery"]
 
 #: Longer side of a picture, at most, and pixels of all pictures together, about half a byte each.
 SIDE, PIXELS = 224, 8_000_000
 QUALITY = 80
 
 
-class Picture(NamedTuple):
+class RankedImage(NamedTuple):
     """One image with a map.
 
     Attributes:
@@ -72,7 +72,7 @@ class Gallery:
     """
 
     measure: str
-    models: dict[str, dict[str, list[Picture]]]
+    models: dict[str, dict[str, list[RankedImage]]]
     plain: list[str]
 
 
@@ -132,7 +132,7 @@ def draw_gallery(
     side = min(SIDE, math.isqrt(PIXELS // max(1, count)))
     subjects = {name: Subject(model) for name, model in models.items()}
     plain: dict[str, int] = {}
-    drawn: dict[str, dict[str, list[Picture]]] = {}
+    drawn: dict[str, dict[str, list[RankedImage]]] = {}
     for (model, method), ranked in picks.items():
         batch = Batch(subjects[model], [samples[model][image] for image in ranked])
         maps = batch.explanation(method, options).maps.cpu().numpy()
@@ -141,7 +141,7 @@ def draw_gallery(
             row = row_of[model, method, sample.image_id]
             pixels = _fitted(visible_region(models[model], sample.image), side)
             pictures.append(
-                Picture(
+                RankedImage(
                     rank,
                     sample.image_id,
                     format(measure.scale * value, measure.spec),

@@ -25,7 +25,15 @@ from .registry import (
     model_of,
     reinitialised,
 )
-from .wrappers import classifies, first_argument, model_output, require_classes, unwrapped, vit_of
+from .wrappers import (
+    classifies,
+    first_argument,
+    model_output,
+    require_classes,
+    require_module,
+    unwrapped,
+    vit_of,
+)
 
 __all__ = [
     "AttentionFamily",
@@ -48,6 +56,7 @@ __all__ = [
     "refusal",
     "reinitialised",
     "require_classes",
+    "require_module",
     "unwrapped",
     "vit_of",
 ]

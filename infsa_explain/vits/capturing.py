@@ -30,6 +30,7 @@ from . import (
     model_of,
     model_output,
     refusal,
+    require_module,
     unwrapped,
     vit_of,
 )
@@ -144,6 +145,7 @@ def attention_layers(model: nn.Module) -> dict[str, tuple[nn.Module, AttentionFa
         ValueError: if the model or one of its layers is refused by name, there is no layer that
             can be read, or a module that must be attention is not among those that can.
     """
+    require_module(model)
     title = type(model).__name__
     if reason := refusal(model):
         raise ValueError(f"{title} is refused: it {reason}")

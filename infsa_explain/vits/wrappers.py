@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from .registry import dotted_names, model_of
 
-__all__ = ["classifies", "first_argument", "model_output", "require_classes", "unwrapped", "vit_of"]
+__all__ = [
+    "classifies",
+    "first_argument",
+    "model_output",
+    "require_classes",
+    "require_module",
+    "unwrapped",
+    "vit_of",
+]
 
 #: Wrappers that compute what the module in this attribute computes.
 TRANSPARENT = {
@@ -24,11 +32,27 @@ TRANSPARENT = {
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model without wrappers that compute the same: ``torch.compile``, parallel, averaged."""
+    """The model without wrappers that compute the same: ``torch.compile``, parallel, averaged.
+
+    Raises:
+        ValueError: if it is not a module.
+    """
+    require_module(model)
     for name in dotted_names(type(model)):
         if name in TRANSPARENT:
             return unwrapped(getattr(model, TRANSPARENT[name]))
     return model
+
+
+def require_module(model: object) -> None:
+    """Refuse what is not a module, such as a name.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if not isinstance(model, nn.Module):
+        hint = f"; load it first: infsa_explain.load({model!r})" if isinstance(model, str) else ""
+        raise ValueError(f"model must be an nn.Module, got {type(model).__name__}{hint}")
 
 
 def vit_of(model: nn.Module) -> nn.Module:

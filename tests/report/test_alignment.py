@@ -12,7 +12,7 @@ from infsa_explain.report import (
     ALIGNMENT_HEADINGS,
     LAYER_HEADINGS,
     alignment_table,
-    layer_table,
+    layers_table,
     plot_alignment,
     summarise_alignment,
     summarise_layers,
@@ -160,7 +160,7 @@ def test_tables_and_files(tmp_path):
     assert {len(r) for r in alignment_table(summarise_alignment(table))} == {
         len(ALIGNMENT_HEADINGS)
     }
-    assert {len(r) for r in layer_table(summarise_layers(table))} == {len(LAYER_HEADINGS)}
+    assert {len(r) for r in layers_table(summarise_layers(table))} == {len(LAYER_HEADINGS)}
     write_report(tmp_path, table)
     summary = json.loads((tmp_path / "summary.json").read_text())["align"]
     assert "published: cosine 0.985" in (tmp_path / "summary.md").read_text()

@@ -25,7 +25,7 @@ from infsa_explain.evaluate.sanity import sanity_charts
 from infsa_explain.report import Report, mean_curves
 from infsa_explain.report.diagnostics import diagnostics
 from infsa_explain.report.html import write_page
-from infsa_explain.report.pictures import Gallery, Picture, check_same, draw_gallery
+from infsa_explain.report.pictures import Gallery, RankedImage, check_same, draw_gallery
 from infsa_explain.report.reading import read_run
 from infsa_explain.report.styles import styles
 from infsa_explain.vits.preprocessing import preprocess
@@ -132,7 +132,7 @@ def test_names_with_markup_are_shown_and_not_run(tmp_path):
         skipped=[f"cannot read {image}"],
         more={"command": f"python {closing}", "versions": {script: image}},
     )
-    picture = Picture("best", image, "12.0", script, 0, "", [], 1.0)
+    picture = RankedImage("best", image, "12.0", script, 0, "", [], 1.0)
     gallery = Gallery("MoRF-AOC", {script: {closing: [picture]}}, ["data:image/webp;base64,AA"])
     text = write_page(read_run(folder), gallery, tmp_path / "page.html").read_text()
     parsed = Parsed(text)

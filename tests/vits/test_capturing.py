@@ -11,9 +11,12 @@ import torch
 from timm.layers.attention import Attention
 from torch import nn
 
-import infsa_explain.models  # noqa: F401  (registers the models)
+import infsa_explain
+import infsa_explain.models
 from infsa_explain.attention import linear as streamed
 from infsa_explain.attention.layers import LinearInfSA
+from infsa_explain.data import PhotoDigits
+from infsa_explain.evaluate import Morf, measure
 from infsa_explain.vits import timm_vits
 from infsa_explain.vits.capturing import attention_kinds, capture, dead_heads
 
@@ -371,3 +374,20 @@ def test_attention_kinds(kind):
         "softmax",
         "linear",
     ]
+
+
+@pytest.mark.parametrize("model", ["vit_base_patch16_224", None])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: infsa_explain.explain(model, images()),
+        lambda model: infsa_explain.capture(model, images()),
+        lambda model: infsa_explain.convert(model),
+        lambda model: infsa_explain.preprocess(model, images()),
+        lambda model: measure(model, PhotoDigits("val", 1), Morf(("degree",))),
+    ],
+    ids=["explain", "capture", "convert", "preprocess", "measure"],
+)
+def test_a_name_is_no_model(call, model):
+    with pytest.raises(ValueError, match="^model must be an nn.Module, got (str; load it|NoneT)"):
+        call(model)
