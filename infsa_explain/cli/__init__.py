@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from .benchmarking import bench
 from .listing import methods, models
 from .looking import map_images
-from .measuring import accuracy, align, boxes, evaluate, morf, sanity
+from .measuring import COMMANDS, measuring_command
 from .output import one_line
 from .reporting import gallery, report
 from .training import train
@@ -68,13 +68,9 @@ def import_extensions() -> None:
 
 
 app.command("map", cls=OneValue)(map_images)
+for name in COMMANDS:
+    app.command(name, cls=OneValue)(measuring_command(name))
 for command in (
-    morf,
-    boxes,
-    align,
-    sanity,
-    evaluate,
-    accuracy,
     report,
     gallery,
     train,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..data import ImageData
-    from ..evaluate import Measure
+    from ..evaluate import Measure, RunFolder, Shard
     from ..evaluate.tables import Table
 
 __all__ = ["Saving", "run"]
@@ -76,12 +77,14 @@ def run(
         except LabelMismatch as error:
             raise ValueError(f"{name}: {error}" if len(models) > 1 else str(error)) from None
     with share(saving.shard) as part:
-        rows, folder = _measure(models, source, images, measures, saving, part.shard, batch_size)
+        work = _Run(models, source, images, measures, saving, part.shard)
+        work.measure(batch_size)
         part.wait()
         if not part.reports:
             return
+    folder = None if work.folder is None else work.folder.path
     if folder is None:
-        report = Report(rows)
+        report = Report(work.rows)
     else:
         if not part.shard.of(len(images)):
             print(f"shard {part.shard} of {len(images)} images is empty", file=sys.stderr)
@@ -127,100 +130,117 @@ def _print_tables(tables: list[Table], title: str, folder: Path | None) -> None:
         print(f"\nwritten to {folder}/: {files}")
 
 
-def _measure(
-    models: dict[tuple[str, str], nn.Module],
-    source: Source,
-    images: ImageData,
-    measures: list[Measure],
-    saving: Saving,
-    shard: Any,
-    batch_size: int,
-) -> tuple[list[dict[str, Any]], Path | None]:
-    """The rows of this process's share of the images, and the run folder where there is one."""
-    from ..data import Subset
-    from ..evaluate import RunFolder, describe_run, measure
+class _Run:
+    """Models × images × measures at work: rows to memory or a folder, progress, what is left out.
 
-    if saving.out is None and shard.parts > 1:
-        raise ValueError("a run that several processes share needs --out, where their rows meet")
-    own = shard.of(len(images))
-    rows: list[dict[str, Any]] = []
-    skipped: list[str] = []
-    finished: dict[str, int] = {}
-    keys = {key: " ".join(filter(None, key)) for key in models}
-    with ExitStack() as stack:
-        total = len(own) * len(models)
-        stack.enter_context(
-            says_when_interrupted(
-                lambda: _say_what_is_done(sum(finished.values()), total, saving.out)
-            )
-        )
-        advance = stack.enter_context(progress("images", total, hidden=shard.part > 1))
-        folder = None
-        if saving.out is not None:
-            named = {keys[key]: model for key, model in models.items()}
-            config = describe_run(named, images, measures, labels=source.matching()) | {
-                "source": source._asdict(),
-                "command": shlex.join(["python", "-m", "infsa_explain", *sys.argv[1:]]),
-            }
-            folder = stack.enter_context(
-                RunFolder(
-                    saving.out,
-                    config,
-                    shard=shard,
-                    force=saving.force,
-                    resume=saving.resume,
-                )
-            )
-            rows += folder.rows
+    Attributes:
+        rows: those of this process, with those of an earlier run that it goes on with.
+        folder: the run folder, or None.
+    """
 
-        def on_skip(message: str) -> None:
-            if saving.strict:
-                raise ValueError(message)
-            skipped.append(message)
+    def __init__(
+        self,
+        models: dict[tuple[str, str], nn.Module],
+        source: Source,
+        images: ImageData,
+        measures: list[Measure],
+        saving: Saving,
+        shard: Shard,
+    ) -> None:
+        if saving.out is None and shard.parts > 1:
+            raise ValueError(
+                "a run that several processes share needs --out, where their rows meet"
+            )
+        self.models = {" ".join(filter(None, key)): (key, m) for key, m in models.items()}
+        self.source, self.images, self.measures = source, images, measures
+        self.saving, self.shard = saving, shard
+        self.indices = shard.of(len(images))
+        self.rows: list[dict[str, Any]] = []
+        self.folder: RunFolder | None = None
+        self._finished: dict[str, int] = {}
+        self._left_out = 0
+
+    def measure(self, batch_size: int) -> None:
+        """Measure every model on this process's images.
+
+        Raises:
+            ValueError: if no image can be read.
+        """
+        total = len(self.indices) * len(self.models)
+        with ExitStack() as stack:
+            stack.enter_context(says_when_interrupted(lambda: self._say_what_is_done(total)))
+            advance = stack.enter_context(progress("images", total, hidden=self.shard.part > 1))
+            if self.saving.out is not None:
+                self.folder = stack.enter_context(self._open_folder(self.saving.out))
+                self.rows += self.folder.rows
+            for key in self.models:
+                self._measure_model(key, batch_size, advance)
+        _say_what_is_missing(self.images, self._left_out)
+        if not self.rows and self.indices:
+            raise ValueError(f"none of the {len(self.indices)} images could be read")
+
+    def _open_folder(self, out: Path) -> RunFolder:
+        from ..evaluate import RunFolder, describe_run
+
+        models = {key: model for key, (_, model) in self.models.items()}
+        labels = self.source.matching()
+        config = describe_run(models, self.images, self.measures, labels=labels) | {
+            "source": self.source._asdict(),
+            "command": shlex.join(["python", "-m", "infsa_explain", *sys.argv[1:]]),
+        }
+        saving = self.saving
+        return RunFolder(out, config, shard=self.shard, force=saving.force, resume=saving.resume)
+
+    def _measure_model(self, key: str, batch_size: int, advance: Callable[[int], None]) -> None:
+        """Measure one model on the images that are not done."""
+        from ..data import Subset
+        from ..evaluate import measure
+
+        folder, ((name, checkpoint), model) = self.folder, self.models[key]
+        done = 0 if folder is None else folder.done.get(key, 0)
+        self._finished[key] = done
+        advance(done)
+
+        def on_image(count: int) -> None:
+            self._finished[key] += count
             if folder is not None:
-                folder.skip(message)
-            print(f"left out: {one_line(message)}", file=sys.stderr)
+                folder.commit(key, count)
+            advance(count)
 
-        for (name, checkpoint), model in models.items():
-            key = keys[name, checkpoint]
-            done = 0 if folder is None else folder.done.get(key, 0)
-            finished[key] = done
-            advance(done)
-
-            def on_image(count: int, key: str = key) -> None:
-                finished[key] += count
-                if folder is not None:
-                    folder.commit(key, count)
-                advance(count)
-
-            rows += measure(
-                model,
-                Subset(images, own[done:]) if len(own) - done < len(images) else images,
-                *measures,
-                name=name,
-                checkpoint=checkpoint,
-                batch_size=batch_size,
-                labels=source.matching(),
-                on_row=(lambda row: None) if folder is None else folder.write,
-                on_image=on_image,
-                on_skip=on_skip,
-            )
-    _say_what_is_missing(images, len(skipped))
-    if not rows and own:
-        raise ValueError(f"none of the {len(own)} images could be read")
-    return rows, None if folder is None else folder.path
-
-
-def _say_what_is_done(images: int, total: int, out: Path | None) -> None:
-    """On stderr: what is kept of a run that is interrupted, and how to go on."""
-    if out is None:
-        print("nothing is kept: with --out, --resume could go on from here", file=sys.stderr)
-    elif images:
-        print(
-            f"{images} of {total} images are done and kept in {out}: the same command with "
-            f"--resume goes on, `infsa-explain report {out}` shows what there is",
-            file=sys.stderr,
+        left = self.indices[done:]
+        self.rows += measure(
+            model,
+            Subset(self.images, left) if len(left) < len(self.images) else self.images,
+            *self.measures,
+            name=name,
+            checkpoint=checkpoint,
+            batch_size=batch_size,
+            labels=self.source.matching(),
+            on_row=(lambda row: None) if folder is None else folder.write,
+            on_image=on_image,
+            on_skip=self._leave_out,
         )
+
+    def _leave_out(self, message: str) -> None:
+        """Say that an image cannot be read; or stop, with --strict."""
+        if self.saving.strict:
+            raise ValueError(message)
+        self._left_out += 1
+        if self.folder is not None:
+            self.folder.skip(message)
+        print(f"left out: {one_line(message)}", file=sys.stderr)
+
+    def _say_what_is_done(self, total: int) -> None:
+        """On stderr: what is kept of a run that is interrupted, and how to go on."""
+        out, images = self.saving.out, sum(self._finished.values())
+        if out is None:
+            print("nothing is kept: with --out, --resume could go on from here", file=sys.stderr)
+        elif images:
+            print(
+                f"{images} of {total} images are done and kept in {out}: the same command with "
+                f"--resume goes on, `infsa-explain report {out}` shows what there is",
+                file=sys.stderr,
+            )
 
 
 def _say_what_is_missing(images: ImageData, skipped: int) -> None:
