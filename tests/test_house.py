@@ -29,6 +29,7 @@ ROOMS = (
     "methods",
     "viewing",
     "evaluate",
+    "extensions",
     "report",
     "training",
     "bench",

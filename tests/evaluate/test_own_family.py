@@ -10,9 +10,10 @@ from torch import nn
 
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Alignment, Boxes, Focus, Morf, Sanity, measure
+from infsa_explain.extensions import Layout, Reading, register_attention, register_family
 from infsa_explain.methods import METHODS, applicable_methods, explain
 from infsa_explain.report import Report
-from infsa_explain.vits import Layout, Reading, attention_family, model_family, registry
+from infsa_explain.vits import registry
 
 
 class Heads(nn.Module):
@@ -62,8 +63,8 @@ def read(module, x):
 def stranger(monkeypatch):
     monkeypatch.setattr(registry, "_ATTENTION", [*registry._ATTENTION])
     monkeypatch.setattr(registry, "_MODELS", [*registry._MODELS])
-    attention_family(Heads, "softmax")(read)
-    model_family(
+    register_attention(Heads, "softmax")(read)
+    register_family(
         "stranger",
         lambda model: isinstance(model, Stranger),
         lambda model: {"input_size": (3, 112, 112)},

@@ -10,8 +10,9 @@ import pytest
 
 from infsa_explain.cli import app
 from infsa_explain.data import PhotoDigits
-from infsa_explain.evaluate import MapOptions, Measure, measure, register_measure
+from infsa_explain.evaluate import measure
 from infsa_explain.evaluate.registry import MEASURES
+from infsa_explain.extensions import MapOptions, Measure, register_measure
 from infsa_explain.models.loading import load
 from infsa_explain.report import Report
 from infsa_explain.report.verdict import judge
