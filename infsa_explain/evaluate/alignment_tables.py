@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 from infsa_metrics import MeanInterval, bootstrap_mean
-from matplotlib import colormaps
-from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 
 from ..drawing.charts import Forest, ForestRow, Heat, HeatCell
@@ -374,6 +372,9 @@ def alignment_forests(summaries: Sequence[AlignmentSummary]) -> list[Forest]:
 
 def heat_maps(rows: Sequence[Row]) -> list[Heat]:
     """Cosine of the linear weights and the Perron vector, layer by head, a chart a model."""
+    from matplotlib import colormaps  # loads slowly
+    from matplotlib.colors import to_hex
+
     colours = colormaps["viridis"]
     scale = [to_hex(colours(x)) for x in np.linspace(0, 1, 9)]
     heats = []

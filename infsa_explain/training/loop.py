@@ -105,124 +105,162 @@ def train(
     folder = Path(out)
     _must_be_free(folder, recipe, resume)
     data, held_out = _labelled(recipe)
-    device = torch.device(device)
     torch.manual_seed(recipe.seed)
-    model = _start(recipe, data).to(device)
-    ema = ModelEmaV3(model, decay=recipe.ema_decay, use_warmup=True)
-    optimizer = create_optimizer_v2(
-        model,
-        opt="adamw",
-        lr=recipe.lr,
-        weight_decay=recipe.weight_decay,
-        layer_decay=None if recipe.layer_decay == 1 else recipe.layer_decay,
-    )
-    steps = math.ceil(len(data) / recipe.batch_size)
-    schedule = CosineLRScheduler(
-        optimizer,
-        t_initial=recipe.epochs * steps,
-        lr_min=recipe.lr / 100,
-        warmup_t=recipe.warmup_epochs * steps,
-        warmup_lr_init=recipe.lr / 100,
-        t_in_epochs=False,
-    )
+    state = _State(recipe, _start(recipe, data).to(torch.device(device)), len(data))
     _claim(folder, recipe)  # not before the model is there: what fails until then leaves nothing
-    last, first = folder / "last.pt", 0
+    last = folder / "last.pt"
     if resume and last.exists():
-        state = _read_state(last, device)
-        model.load_state_dict(state["model"])
-        ema.module.load_state_dict(state["ema"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["epoch"] + 1
-    dead_before = _resume_log(folder / "log.jsonl", first)
-    for epoch in range(first, recipe.epochs):
+        state.load(last)
+    dead_before = _resume_log(folder / "log.jsonl", state.epoch)
+    while state.epoch < recipe.epochs:
         began = time.monotonic()
-        _seed_epoch(recipe.seed, epoch)
-        loader = _loader(recipe, epoch, model, data)
-        loss = _train_epoch(recipe, epoch, loader, model, ema, optimizer, schedule, on_step)
-        average = ema.module
+        _seed_epoch(recipe.seed, state.epoch)
+        loss = state.train_epoch(_loader(recipe, state.epoch, state.model, data), on_step)
         result = Epoch(
-            epoch,
+            state.epoch,
             loss,
-            float(correct(average, held_out).mean()),
-            dead_head_share(average, held_out),
-            gamma_range(average),
+            float(correct(state.average, held_out).mean()),
+            dead_head_share(state.average, held_out),
+            gamma_range(state.average),
             round(time.monotonic() - began, 1),
         )
         with naming(folder / "log.jsonl"), (folder / "log.jsonl").open("a") as log:
             log.write(json.dumps(asdict(result)) + "\n")
-        _save_state(
-            last,
-            {
-                "epoch": epoch,
-                "model": model.state_dict(),
-                "ema": average.state_dict(),
-                "optimizer": optimizer.state_dict(),
-            },
-        )
+        state.epoch += 1
+        state.save(last)
         on_epoch(result)
-        if epoch and result.dead_heads > dead_before + DEAD_HEAD_JUMP:
+        if state.epoch > 1 and result.dead_heads > dead_before + DEAD_HEAD_JUMP:
             warnings.warn(
-                f"epoch {epoch + 1}: dead heads rose from {dead_before:.0%} to "
+                f"epoch {state.epoch}: dead heads rose from {dead_before:.0%} to "
                 f"{result.dead_heads:.0%}; a lower lr or clip_grad may keep them alive",
                 stacklevel=2,
             )
         dead_before = result.dead_heads
-    return _finish(recipe, folder, ema.module, held_out, data.classes)
+    return _finish(recipe, folder, state.average, held_out, data.classes)
 
 
-def _train_epoch(
-    recipe: Recipe,
-    epoch: int,
-    loader: DataLoader[tuple[Tensor, int, Tensor]],
-    model: VisionTransformer,
-    ema: ModelEmaV3,
-    optimizer: torch.optim.Optimizer,
-    schedule: CosineLRScheduler,
-    on_step: Callable[[int, int], None],
-) -> float:
-    """One pass; returns the mean loss."""
-    model.train()
-    device = next(model.parameters()).device
-    windowed = recipe.data == PhotoDigits.name and epoch < recipe.window_epochs
-    mix = None
-    if (recipe.mixup or recipe.cutmix) and not windowed:
+class _State:
+    """A training between two epochs: what a checkpoint keeps of it, and how an epoch changes it.
+
+    Attributes:
+        epoch: the number of epochs that are done.
+        model: the weights that are trained.
+        average: their moving average, which is scored and kept.
+    """
+
+    def __init__(self, recipe: Recipe, model: VisionTransformer, images: int) -> None:
+        self.recipe, self.model, self.epoch = recipe, model, 0
+        self._ema = ModelEmaV3(model, decay=recipe.ema_decay, use_warmup=True)
+        self._optimizer = create_optimizer_v2(
+            model,
+            opt="adamw",
+            lr=recipe.lr,
+            weight_decay=recipe.weight_decay,
+            layer_decay=None if recipe.layer_decay == 1 else recipe.layer_decay,
+        )
+        steps = math.ceil(images / recipe.batch_size)
+        self._schedule = CosineLRScheduler(
+            self._optimizer,
+            t_initial=recipe.epochs * steps,
+            lr_min=recipe.lr / 100,
+            warmup_t=recipe.warmup_epochs * steps,
+            warmup_lr_init=recipe.lr / 100,
+            t_in_epochs=False,
+        )
+
+    @property
+    def average(self) -> nn.Module:
+        return cast(nn.Module, self._ema.module)
+
+    def save(self, path: Path) -> None:
+        """Write the state after an epoch."""
+        state = {
+            "epoch": self.epoch - 1,  # the last that is done
+            "model": self.model.state_dict(),
+            "ema": self.average.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+        }
+        with replacing(path) as temporary:
+            torch.save(state, temporary)
+
+    def load(self, path: Path) -> None:
+        """Take over the state that was saved last.
+
+        Raises:
+            ValueError: if the file is damaged, or holds something else.
+        """
+        device = next(self.model.parameters()).device
+        try:
+            state: Any = torch.load(path, map_location=device, weights_only=True)
+        except Exception as error:  # damaged bytes fail in every way there is
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise ValueError(f"{path} is damaged; remove it to begin anew ({reason})") from error
+        parts = {"epoch", "model", "ema", "optimizer"}
+        if not isinstance(state, dict) or not parts <= state.keys():
+            raise ValueError(f"{path} holds no state of a training; remove it to begin anew")
+        self.model.load_state_dict(state["model"])
+        self.average.load_state_dict(state["ema"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.epoch = state["epoch"] + 1
+
+    def train_epoch(
+        self,
+        loader: DataLoader[tuple[Tensor, int, Tensor]],
+        on_step: Callable[[int, int], None],
+    ) -> float:
+        """One pass over the images; returns the mean loss."""
+        self.model.train()
+        device = next(self.model.parameters()).device
+        loss_of = self._loss()
+        total, seen = 0.0, 0
+        for step, (images, labels, boxes) in enumerate(loader):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.recipe.amp):
+                loss, count = loss_of(images.to(device), labels.to(device), boxes)
+            if not loss.isfinite():
+                raise FloatingPointError(
+                    f"the loss is {loss.item()} in epoch {self.epoch}, step {step}"
+                )
+            self._optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_grad)
+            done = self.epoch * len(loader) + step + 1
+            self._schedule.step_update(done)
+            self._optimizer.step()
+            self._ema.update(self.model, step=done)
+            total += loss.item() * count
+            seen += count
+            on_step(done, self.recipe.epochs * len(loader))
+        return total / seen
+
+    def _loss(self) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, int]]:
+        """The loss of this epoch's batches, and the number of images that it is a mean over."""
+        recipe, model = self.recipe, self.model
+        hard = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+        if recipe.data == PhotoDigits.name and self.epoch < recipe.window_epochs:
+            side = window_side(recipe, self.epoch, model)
+
+            def windowed(images: Tensor, labels: Tensor, boxes: Tensor) -> tuple[Tensor, int]:
+                kept = window(boxes, model, side).to(images.device)
+                return hard(forward_patches(model, images, kept), labels), len(images)
+
+            return windowed
+        if not (recipe.mixup or recipe.cutmix):
+            return lambda images, labels, boxes: (hard(model(images), labels), len(images))
+        soft = SoftTargetCrossEntropy()
         mix = Mixup(
             recipe.mixup,
             recipe.cutmix,
             label_smoothing=recipe.label_smoothing,
             num_classes=model.num_classes,
         )
-    soft, hard = (
-        SoftTargetCrossEntropy(),
-        nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing),
-    )
-    total, seen = 0.0, 0
-    for step, (images, labels, boxes) in enumerate(loader):
-        if mix is not None and len(images) % 2:  # mixing pairs images, the first with the last
-            images, labels = (torch.cat([t, t[:1]]) for t in (images, labels))
-        images, labels = images.to(device), labels.to(device)
-        if mix is not None:
+
+        def mixed(images: Tensor, labels: Tensor, boxes: Tensor) -> tuple[Tensor, int]:
+            if len(images) % 2:  # mixing pairs images, the first with the last
+                images, labels = (torch.cat([t, t[:1]]) for t in (images, labels))
             images, labels = mix(images, labels)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.amp):
-            if windowed:
-                side = window_side(recipe, epoch, model)
-                logits = forward_patches(model, images, window(boxes, model, side).to(device))
-            else:
-                logits = model(images)
-            loss = (hard if mix is None else soft)(logits, labels)
-        if not loss.isfinite():
-            raise FloatingPointError(f"the loss is {loss.item()} in epoch {epoch}, step {step}")
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_grad)
-        done = epoch * len(loader) + step + 1
-        schedule.step_update(done)
-        optimizer.step()
-        ema.update(model, step=done)
-        total += loss.item() * len(images)
-        seen += len(images)
-        on_step(done, recipe.epochs * len(loader))
-    return total / seen
+            return soft(model(images), labels), len(images)
+
+        return mixed
 
 
 def _seed_epoch(seed: int, epoch: int) -> None:
@@ -249,11 +287,11 @@ def _labelled(recipe: Recipe) -> tuple[ImageData, ImageData]:
         ValueError: an image has no label, or a class of held-out images is not trained.
     """
     data, held_out = _data(recipe, "train"), _data(recipe, "val")
-    for each in (data, held_out):
-        unknown = (known_labels(each) or []).count(None)
+    for part in (data, held_out):
+        unknown = (known_labels(part) or []).count(None)
         if unknown:
             raise ValueError(
-                f"{unknown} of the {len(each)} images of {each.name!r} have no label; training "
+                f"{unknown} of the {len(part)} images of {part.name!r} have no label; training "
                 "needs one for each image"
             )
     if len(data) == len(held_out) and data.fingerprint() == held_out.fingerprint():
@@ -339,10 +377,10 @@ def _must_be_free(folder: Path, recipe: Recipe, resume: bool) -> None:
         return
     if not resume:
         raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
-    own, theirs = json.loads(json.dumps(asdict(recipe))), read_json(path)
-    if not isinstance(theirs, dict):
+    asked, stored = json.loads(json.dumps(asdict(recipe))), read_json(path)
+    if not isinstance(stored, dict):
         raise ValueError(f"{path} holds no recipe; choose another --out")
-    differ = [k for k in own.keys() | theirs.keys() if own.get(k) != theirs.get(k)]
+    differ = [k for k in asked.keys() | stored.keys() if asked.get(k) != stored.get(k)]
     if differ:
         raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
 
@@ -358,22 +396,6 @@ def _resume_log(path: Path, epochs: int) -> float:
     lines = path.read_text().splitlines(keepends=True)[:epochs] if path.exists() else []
     write_text(path, "".join(lines))
     return float(json.loads(lines[-1])["dead_heads"]) if lines else 0.0
-
-
-def _read_state(path: Path, device: torch.device) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # damaged bytes fail in every way there is
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(f"{path} is damaged; remove it to begin anew ({reason})") from error
-    if not isinstance(state, dict) or not {"epoch", "model", "ema", "optimizer"} <= state.keys():
-        raise ValueError(f"{path} holds no state of a training; remove it to begin anew")
-    return state
-
-
-def _save_state(path: Path, state: dict[str, Any]) -> None:
-    with replacing(path) as temporary:
-        torch.save(state, temporary)
 
 
 def _finish(

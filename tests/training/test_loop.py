@@ -217,14 +217,14 @@ class TestRepeating:
                 raise Killed
 
         with monkeypatch.context() as patch:
-            save_state = training._save_state
+            save = training._State.save
 
-            def save_or_die(path, state):
-                if state["epoch"] == {"first save": 0, "save": 1}.get(moment):
+            def save_or_die(state, path):
+                if state.epoch == {"first save": 1, "save": 2}.get(moment):
                     raise Killed
-                save_state(path, state)
+                save(state, path)
 
-            patch.setattr(training, "_save_state", save_or_die)
+            patch.setattr(training._State, "save", save_or_die)
             with pytest.raises(Killed):
                 train(recipe, tmp_path / "run", on_step=on_step, on_epoch=on_epoch)
         assert not (tmp_path / "run" / whole.name).exists()
