@@ -117,10 +117,14 @@ class LabelMap:
         return label
 
     def require_any(self, names: Iterable[str], what: str) -> None:
-        """A ValueError that begins with ``what`` where there are names and none has a label."""
-        known = [(self.find(name) is None, name) for name in names]
-        if known and min(known)[0]:
-            raise ValueError(f"{what}, such as {min(known)[1]!r}, is among {self._source}")
+        """Refuse names of which none has a label.
+
+        Raises:
+            ValueError: if there are names and none has one; begins with ``what``.
+        """
+        listed = list(names)
+        if listed and all(self.find(name) is None for name in listed):
+            raise ValueError(f"{what}, such as {min(listed)!r}, is among {self._source}")
 
 
 def common_label(labels: Iterable[int | None]) -> int | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from infsa_metrics import MeanInterval, agreement, bootstrap_mean, rank_correlation, ssim, stability
+import torch
+from infsa_metrics import MeanInterval, agreement, bootstrap_mean, rank_correlation, ssim
+from infsa_metrics.sanity import image_range, noisy_copies
 from torch import Tensor, nn
 
 from ..drawing.charts import PALETTE, Line, LineChart, markers, save_figure
@@ -80,7 +81,7 @@ class Sanity(MapOptions, Measure):
                 randomised = self._maps(method, graphs, batch)
                 rho[method].append(rank_correlation(maps[method], randomised))
                 structure[method].append(ssim(maps[method], randomised))
-        steady = self._stability(methods, batch)
+        steady = self._stability(maps, batch)
         alike = agreement(maps)
         for m, method in enumerate(methods):
             for i, sample in enumerate(batch.samples):
@@ -108,29 +109,21 @@ class Sanity(MapOptions, Measure):
         )
         return patch_scores(explanation)
 
-    def _stability(self, methods: list[str], batch: Batch) -> dict[str, Tensor]:
-        """Of every method, (B,); all see the same noisy images, which the model sees once."""
-        graphs = [batch.graphs]
-
-        def maps_of(method: str) -> Callable[[Tensor], Tensor]:
-            calls = count()
-
-            def explain(images: Tensor) -> Tensor:
-                if (call := next(calls)) == len(graphs):
-                    graphs.append(capture(batch.model, images))
-                return self._maps(method, graphs[call], batch)
-
-            return explain
-
+    def _stability(self, maps: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Spearman's ρ of the maps to those of noisy images, (B,); each copy is captured once."""
+        rho: dict[str, list[Tensor]] = {method: [] for method in maps}
+        copies = noisy_copies(batch.images, noise=self.noise, draws=self.draws, seeds=batch.seeds)
+        for noisy in copies:
+            graphs = capture(batch.model, noisy)
+            for method in maps:
+                noised = self._maps(method, graphs, batch)
+                rho[method].append(rank_correlation(maps[method], noised))
+        constant = image_range(batch.images) == 0
         return {
-            method: stability(
-                maps_of(method),
-                batch.images,
-                noise=self.noise,
-                draws=self.draws,
-                seeds=batch.seeds,
-            )
-            for method in methods
+            method: torch.stack(values)
+            .mean(0)
+            .masked_fill(constant.to(values[0].device), torch.nan)
+            for method, values in rho.items()
         }
 
     @classmethod

@@ -57,6 +57,7 @@ class Explanation:
         logits: (B, C), of the pass that was explained.
         framing: where the model's preprocessing puts an image; None where the model does not say,
             or the images were of another size than it makes them.
+        gammas: every γ that the method used, a scalar or (H,), layer by layer.
     """
 
     maps: Tensor
@@ -67,6 +68,7 @@ class Explanation:
     diagnostics: dict[str, Tensor] = field(repr=False)
     logits: Tensor = field(repr=False)
     framing: Framing | None = field(default=None, repr=False)
+    gammas: tuple[Tensor, ...] = field(default=(), repr=False)
 
     def overlay(
         self,
@@ -256,6 +258,7 @@ def explain_graphs(
         diagnostics,
         graphs.logits,
         _framing(graphs),
+        tuple(request.gammas),
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from ..graph.centrality import Centrality, Perron
@@ -38,15 +39,19 @@ class Request:
         gamma: overrides the model's own γ, or None.
         seeds: identities of the images, for methods that draw.
         targets: (B,) the class that each image is explained for, for methods that are of a class.
+        gammas: every γ that a method asked for, a scalar or (H,), in order.
     """
 
     gamma: float | None
     seeds: Sequence[int | str]
     targets: Tensor
+    gammas: list[Tensor] = field(default_factory=list)
 
     def gamma_of(self, layer: Layer) -> float | Tensor:
         """γ to use for a layer: the caller's, or the layer's own, (H,)."""
-        return layer.gamma if self.gamma is None else self.gamma
+        gamma = layer.gamma if self.gamma is None else self.gamma
+        self.gammas.append(torch.as_tensor(gamma))
+        return gamma
 
 
 LayerScores = Callable[[Layer, Request, Graphs], Tensor | Centrality | Perron]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,9 @@ from ..data.matching import first_synonym
 from ..data.pixels import AnyImage, channels_last, holds_colours, is_array, to_pixels
 from ..methods import Method, check_place, get_method
 from ..methods.explaining import Explanation, explain_graphs
-from ..methods.registry import Request
 from ..methods.targets import targets_of
 from ..vits import class_names, model_output
-from ..vits.capturing import Graphs, Layer, capture
+from ..vits.capturing import Graphs, capture
 from ..vits.preprocessing import data_config, frame_boxes, preprocess, visible_region
 
 __all__ = ["Look", "View", "class_text", "prediction", "view"]
@@ -94,10 +93,9 @@ class View:
     ) -> Look:
         """A map of the image; arguments and errors as of :func:`infsa_explain.explain`."""
         chosen = get_method(method) if isinstance(method, str) else method
-        recorded, gammas = _recorded(chosen)
         explanation = explain_graphs(
             self.graphs,
-            recorded,
+            chosen,
             layer=layer,
             head=head,
             gamma=gamma,
@@ -106,7 +104,7 @@ class View:
             untrained_seed=self.untrained_seed,
         )
         heads = explanation.heads
-        used = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in gammas]
+        used = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in explanation.gammas]
         of = ""
         if chosen.class_specific:
             shown = targets_of(self.graphs, target)
@@ -247,21 +245,3 @@ def _normalised(image: AnyImage) -> Tensor | None:
     if not np.issubdtype(array.dtype, np.floating) or holds_colours(array):
         return None
     return torch.tensor(np.moveaxis(array, 2, 0))
-
-
-def _recorded(method: Method) -> tuple[Method, list[Tensor]]:
-    """The method, and a list to which every γ that it asks for is added."""
-    gammas: list[Tensor] = []
-
-    class Recording(Request):
-        def gamma_of(self, layer: Layer) -> float | Tensor:
-            gamma = super().gamma_of(layer)
-            gammas.append(torch.as_tensor(gamma))
-            return gamma
-
-    def scores(*arguments: Any) -> Any:
-        return method.scores(
-            *(Recording(**vars(a)) if isinstance(a, Request) else a for a in arguments)
-        )
-
-    return replace(method, scores=scores), gammas

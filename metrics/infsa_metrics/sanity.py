@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 
 import numpy as np
@@ -148,6 +148,38 @@ def stability(
         tensor([1.], dtype=torch.float64)
     """
     images = to_tensor("images", images)
+    copies = noisy_copies(images, noise=noise, draws=draws, seeds=seeds)
+    first = next(copies)  # refuses options that will not do before anything is explained
+    clean = _maps_of(explain, images)
+    rho = [rank_correlation(clean, _maps_of(explain, noisy)) for noisy in (first, *copies)]
+    mean = torch.stack(rho).mean(0)
+    return mean.masked_fill((image_range(images) == 0).to(mean.device), torch.nan)
+
+
+def image_range(images: Tensor) -> Tensor:
+    """The maximum of each image less its minimum: (B, C, H, W) to (B,)."""
+    return images.detach().amax((1, 2, 3)) - images.detach().amin((1, 2, 3))
+
+
+def noisy_copies(
+    images: Tensor,
+    *,
+    noise: float = 0.05,
+    draws: int = 4,
+    seeds: Sequence[int | str] | None = None,
+) -> Iterator[Tensor]:
+    """The images with noise, one copy of all of them a draw; see :func:`stability`.
+
+    Args:
+        images: (B, C, H, W) floats, never changed.
+        noise, draws, seeds: as :func:`stability` takes them.
+
+    Yields:
+        (B, C, H, W), in the dtype and on the device of the images.
+
+    Raises:
+        ValueError: for an argument of the wrong shape, type or range, when the first is asked for.
+    """
     if images.ndim != 4 or not images.is_floating_point():
         got = f"{tuple(images.shape)} {images.dtype}"
         raise ValueError(f"images must be floats of shape (B, C, H, W), got {got}")
@@ -160,16 +192,10 @@ def stability(
         raise ValueError(
             f"seeds must be {len(images)} identities, one for each image, got {seeds!r:.80}"
         )
-    span = images.detach().amax((1, 2, 3)) - images.detach().amin((1, 2, 3))
-    sigma = noise * span[:, None, None, None]
-    clean = _maps_of(explain, images)
-    rho = []
+    sigma = noise * image_range(images)[:, None, None, None]
     for draw in range(draws):
         pattern = torch.stack([_pattern(images.shape[1:], seed, draw) for seed in seeds])
-        noisy = images.detach() + sigma * pattern.to(images)
-        rho.append(rank_correlation(clean, _maps_of(explain, noisy)))
-    mean = torch.stack(rho).mean(0)
-    return mean.masked_fill((span == 0).to(mean.device), torch.nan)
+        yield images.detach() + sigma * pattern.to(images)
 
 
 def agreement(maps: Mapping[str, Array]) -> Tensor:
