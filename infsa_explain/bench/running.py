@@ -130,69 +130,86 @@ def plan(
 
 
 def _rows(
-    wanted: Sequence[Setting],
-    repeats: int,
-    budget: float,
-    measure: Measure,
+    wanted: Sequence[Setting], repeats: int, budget: float, measure: Measure
 ) -> Iterator[BenchRow]:
-    times: dict[str, Times] = {name: {} for name in MECHANISMS}
-    fused: Times = {}
+    """Rows of the settings in their order; of one that is too slow, smaller sizes before it."""
+    clock = _Clock(repeats, budget, measure)
+    for setting in wanted:
+        row = clock.attempt(setting)
+        if row is None:
+            yield from clock.smaller_sizes(setting)
+            times = clock.times[setting.mechanism]
+            row = clock.row(setting, "extrapolated" if len(times) > 1 else "too slow")
+        yield row
 
-    def row(setting: Setting, state: str, found: Measurement | None = None) -> BenchRow:
-        own = times[setting.mechanism]
+
+class _Clock:
+    """Measures settings within a budget, and remembers the times for extrapolation.
+
+    Attributes:
+        times: mechanism → tokens → seconds, of what was measured.
+    """
+
+    def __init__(self, repeats: int, budget: float, measure: Measure) -> None:
+        self._repeats, self._budget, self._measure = repeats, budget, measure
+        self.times: dict[str, Times] = {name: {} for name in MECHANISMS}
+        self._fused: Times = {}
+
+    def attempt(self, setting: Setting) -> BenchRow | None:
+        """A row, or None if the setting is too slow."""
+        available = available_memory(setting.device)
+        if available is not None and least_bytes(setting) > available:
+            return self.row(setting, "OOM (predicted)")
+        expected = extrapolate(self.times[setting.mechanism], setting.tokens)
+        if expected is not None and 2 * expected > self._budget:  # to warm up, and to be timed
+            return None
+        try:
+            measured = self._measure(setting, self._repeats, self._budget)
+        except OutOfMemory:
+            return self.row(setting, "OOM")
+        except TooSlow:
+            return None
+        return self.row(setting, "measured", measured)
+
+    def smaller_sizes(self, setting: Setting) -> Iterator[BenchRow]:
+        """Rows of an eighth, a quarter and half of the size, to extrapolate from."""
+        for part in (8, 4, 2):
+            size = setting.size // part // PATCH * PATCH
+            smaller = replace(setting, size=size) if size else setting
+            if smaller.tokens in self.times[setting.mechanism] or smaller == setting:
+                continue
+            row = self.attempt(smaller)
+            if row is None:
+                break
+            yield row
+
+    def row(self, setting: Setting, state: str, measured: Measurement | None = None) -> BenchRow:
+        """The row of a setting, with the ratio to fused softmax where that is known."""
+        times = self.times[setting.mechanism]
         seconds = None
-        if found is not None:
-            seconds = own[setting.tokens] = found.seconds
+        if measured is not None:
+            seconds = times[setting.tokens] = measured.seconds
         elif state == "extrapolated":
-            seconds = extrapolate(own, setting.tokens)
+            seconds = extrapolate(times, setting.tokens)
         if setting.mechanism == FUSED and seconds is not None:
-            fused[setting.tokens] = seconds
-        reference = fused.get(setting.tokens)
+            self._fused[setting.tokens] = seconds
+        fused = self._fused.get(setting.tokens)
         parameters, operations = count(setting)
-        energy = found.joules if found else None
+        energy = measured.joules if measured else None
         return BenchRow(
             **asdict(setting),
             tokens=setting.tokens,
             state=state,
             seconds=seconds,
             images_per_second=seconds and setting.batch_size / seconds,
-            speed_to_fused=reference / seconds if reference and seconds else None,
-            exponent=exponent(own),
-            repeats=found.repeats if found else 0,
-            peak_bytes=found.peak_bytes if found else None,
+            speed_to_fused=fused / seconds if fused and seconds else None,
+            exponent=exponent(times),
+            repeats=measured.repeats if measured else 0,
+            peak_bytes=measured.peak_bytes if measured else None,
             joules_per_image=None if energy is None else energy / setting.batch_size,
             parameters=parameters,
             gflops=operations / 1e9,
         )
-
-    def attempt(setting: Setting) -> BenchRow | None:
-        """A row, or None if the setting is too slow."""
-        available = available_memory(setting.device)
-        if available is not None and least_bytes(setting) > available:
-            return row(setting, "OOM (predicted)")
-        expected = extrapolate(times[setting.mechanism], setting.tokens)
-        if expected is not None and 2 * expected > budget:  # once to warm up, once for the clock
-            return None
-        try:
-            return row(setting, "measured", measure(setting, repeats, budget))
-        except OutOfMemory:
-            return row(setting, "OOM")
-        except TooSlow:
-            return None
-
-    for setting in wanted:
-        own = times[setting.mechanism]
-        done = attempt(setting)
-        for part in (8, 4, 2) if done is None else ():
-            size = setting.size // part // PATCH * PATCH
-            smaller = replace(setting, size=size) if size else setting
-            if smaller.tokens in own or smaller == setting:
-                continue
-            rung = attempt(smaller)
-            if rung is None:
-                break
-            yield rung
-        yield done or row(setting, "extrapolated" if len(own) > 1 else "too slow")
 
 
 def exponent(times: Times) -> float | None:

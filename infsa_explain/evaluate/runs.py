@@ -81,19 +81,23 @@ class RunFolder:
         self._file: BinaryIO | None = None
         check_folder(self.path)
         self._force, self._resumes = force, False
-        if not self._holds_run():
-            return
-        if force:
-            if shard.parts > 1:
-                raise ValueError(
-                    f"{self.path} holds a run, and --force is not for one of several processes "
-                    "that write to it: remove the folder, or choose another --out"
-                )
-        elif resume or (shard.parts > 1 and not self._rows.exists()):
-            self._check_same()
-            self._resumes = resume
-        else:
-            self._refuse()
+        joins = shard.parts > 1 and not self._rows.exists()
+        if self._holds_run():
+            if force:
+                self._refuse_forced_shard()
+            elif resume or joins:
+                self._check_same()
+                self._resumes = resume
+            else:
+                self._refuse()
+
+    def _refuse_forced_shard(self) -> None:
+        """One of several processes must not remove what the others write."""
+        if self.shard.parts > 1:
+            raise ValueError(
+                f"{self.path} holds a run, and --force is not for one of several processes that "
+                "write to it: remove the folder, or choose another --out"
+            )
 
     def _holds_run(self) -> bool:
         """Whether there is a run, also one that has lost its configuration."""
@@ -105,23 +109,24 @@ class RunFolder:
         )
 
     def _check_same(self) -> None:
-        own = json.loads(json.dumps(self.config))
-        if differ := _differences(own, _config(self.path)):
+        asked = json.loads(json.dumps(self.config))
+        if differ := _differences(asked, _config(self.path)):
             raise ValueError(f"{self.path} holds another run: {'; '.join(differ)}")
 
     def _start(self) -> BinaryIO:
         """Make the folder of a new run, or join one that another process has begun meanwhile."""
         self.path.mkdir(parents=True, exist_ok=True)
-        found = self._holds_run()
-        if found and not self._force:
-            if self.shard.parts == 1:
-                self._refuse()
-            self._check_same()
-        else:
-            for pattern in ("rows.*.jsonl", "progress.*.json", *RESULTS) if found else ():
+        if not self._holds_run():
+            _write(self.path / "config.json", self.config)
+        elif self._force:
+            for pattern in ("rows.*.jsonl", "progress.*.json", *RESULTS):
                 for old in self.path.glob(pattern):
                     old.unlink()
             _write(self.path / "config.json", self.config)
+        elif self.shard.parts == 1:
+            self._refuse()
+        else:
+            self._check_same()
         self._file = append_alone(self._rows)
         if self._file.tell():
             self._refuse()
@@ -231,17 +236,17 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def _differences(own: Any, theirs: Any, where: str = "") -> list[str]:
+def _differences(now: Any, before: Any, where: str = "") -> list[str]:
     """What two configurations disagree on, circumstances aside."""
-    if isinstance(own, dict) and isinstance(theirs, dict):
-        keys = sorted(own.keys() | theirs.keys())
+    if isinstance(now, dict) and isinstance(before, dict):
+        keys = sorted(now.keys() | before.keys())
         return [
             difference
             for key in keys
             if where or key not in CIRCUMSTANCES
-            for difference in _differences(own.get(key), theirs.get(key), f"{where} {key}".strip())
+            for difference in _differences(now.get(key), before.get(key), f"{where} {key}".strip())
         ]
-    return [] if own == theirs else [f"{where} is {own!r} now, was {theirs!r}"]
+    return [] if now == before else [f"{where} is {now!r} now, was {before!r}"]
 
 
 def describe_run(

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -205,6 +205,48 @@ def explain_graphs(
     untrained_seed: int = 0,
 ) -> Explanation:
     """As :func:`explain`, from graphs that were captured before: several methods, one pass."""
+    _check(graphs, method, layer, head, target)
+    batch = len(graphs.logits)
+    identities = list(range(batch)) if seeds is None else seeds
+    if len(identities) != batch:
+        raise ValueError(f"seeds must be one per image ({batch}), got {len(identities)}")
+    # Of the class that the trained model predicts, also where the map is of the untrained one.
+    request = Request(gamma, identities, targets_of(graphs, target))
+    if method.untrained:
+        graphs = _untrained(graphs, untrained_seed)
+    if method.scope == "model":
+        scored = _whole_model(graphs, method, request)
+    else:
+        scored = _layer_by_layer(graphs, method, request, layer, head)
+    dead = [graphs.layer(i).dead() for i in scored.layers or range(len(graphs.kinds))]
+    maps = scored.tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
+    _warn_of_missing(maps, method)
+    return Explanation(
+        maps,
+        scored.tokens,
+        method.name,
+        scored.layers,
+        scored.heads,
+        {"dead_heads": _stack(dead, fill=False), **scored.diagnostics},
+        graphs.logits,
+        _framing(graphs),
+        tuple(request.gammas),
+    )
+
+
+class _Scored(NamedTuple):
+    """Scores of tokens, (B, N), and the layers and heads that they come from."""
+
+    tokens: Tensor
+    layers: tuple[int, ...]
+    heads: tuple[int, ...] | None
+    diagnostics: dict[str, Tensor]
+
+
+def _check(
+    graphs: Graphs, method: Method, layer: int | str, head: int | None, target: Target
+) -> None:
+    """Refuse a method that does not suit the model, its captured layers, or the other arguments."""
     for kind in sorted(set(graphs.kinds) - method.kinds):
         raise MethodNotApplicable(
             f"{method.name} is not for {kind} attention, only for {', '.join(sorted(method.kinds))}"
@@ -217,49 +259,34 @@ def explain_graphs(
             f"{depth} were captured"
         )
     require_class(graphs, method, target)
-    batch = len(graphs.logits)
-    request = Request(
-        gamma, list(range(batch)) if seeds is None else seeds, targets_of(graphs, target)
-    )
-    if len(request.seeds) != batch:
-        raise ValueError(f"seeds must be one per image ({batch}), got {len(request.seeds)}")
-    if method.untrained:  # of the class that the trained model predicts
-        graphs = _untrained(graphs, untrained_seed)
-    used_heads = None
-    if method.scope == "model":
-        layers: tuple[int, ...] = () if method.control else tuple(range(depth))
-        results = []
-        whole = method.scores(graphs, request)
-        tokens = (whole.scores if isinstance(whole, Centrality) else whole).float()
-        alive = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
-        tokens = tokens.where(alive, torch.nan)
-    else:
-        layers, whole = _layers(layer, depth), None
-        if method.heads:
-            used_heads = _heads(graphs, layers, head)
-        results = [method.scores(graphs.layer(i), request, graphs) for i in layers]
-        per_layer = [
-            _layer_scores(result, graphs.layer(i), method.heads, head, graphs)
-            for i, result in zip(layers, results, strict=True)
-        ]
-        tokens = torch.stack(per_layer).nanmean(0).float()
-    dead = [graphs.layer(i).dead() for i in layers or range(depth)]
-    diagnostics = {"dead_heads": _stack(dead, fill=False), **_diagnostics(results)}
-    if isinstance(whole, Centrality):
-        diagnostics |= {"error_bound": whole.error_bound, "converged": whole.converged}
-    maps = tokens[:, graphs.num_prefix_tokens :].reshape(batch, *graphs.grid)
-    _warn_of_missing(maps, method)
-    return Explanation(
-        maps,
-        tokens,
-        method.name,
-        layers,
-        used_heads,
-        diagnostics,
-        graphs.logits,
-        _framing(graphs),
-        tuple(request.gammas),
-    )
+
+
+def _whole_model(graphs: Graphs, method: Method, request: Request) -> _Scored:
+    """Scores by a method that reads all layers, or none."""
+    result = method.scores(graphs, request)
+    certified = isinstance(result, Centrality)
+    tokens = (result.scores if certified else result).float()
+    alive = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
+    diagnostics = {}
+    if certified:
+        diagnostics = {"error_bound": result.error_bound, "converged": result.converged}
+    layers = () if method.control else tuple(range(len(graphs.kinds)))
+    return _Scored(tokens.where(alive, torch.nan), layers, None, diagnostics)
+
+
+def _layer_by_layer(
+    graphs: Graphs, method: Method, request: Request, layer: int | str, head: int | None
+) -> _Scored:
+    """Scores by a method of one layer: the layer's, or the mean over all layers."""
+    layers = _layers(layer, len(graphs.kinds))
+    heads = _heads(graphs, layers, head) if method.heads else None
+    results = [method.scores(graphs.layer(i), request, graphs) for i in layers]
+    per_layer = [
+        _layer_scores(result, graphs.layer(i), method.heads, head, graphs)
+        for i, result in zip(layers, results, strict=True)
+    ]
+    tokens = torch.stack(per_layer).nanmean(0).float()
+    return _Scored(tokens, layers, heads, _diagnostics(results))
 
 
 def _warn_of_missing(maps: Tensor, method: Method) -> None:
@@ -280,10 +307,10 @@ def _untrained(graphs: Graphs, seed: int) -> Graphs:
     """The same layers of the same images, in the model with fresh weights."""
     from ..models.untraining import untrained  # which imports timm
 
-    known = _UNTRAINED.setdefault(graphs, {})
-    if seed not in known:
-        known[seed] = capture(untrained(graphs.model, seed), graphs.images, graphs.indices)
-    return known[seed]
+    by_seed = _UNTRAINED.setdefault(graphs, {})
+    if seed not in by_seed:
+        by_seed[seed] = capture(untrained(graphs.model, seed), graphs.images, graphs.indices)
+    return by_seed[seed]
 
 
 def _framing(graphs: Graphs) -> Framing | None:
@@ -379,8 +406,3 @@ def _layers(layer: int | str, depth: int) -> tuple[int, ...]:
         return tuple(range(depth))
     words = "a whole number, 'last' or 'mean'"
     return (layer_index(-1 if layer == "last" else layer, depth, expected=words),)
-
-
-def _head(head: int, heads: int) -> int:
-    words = "a whole number, or None for the mean over heads"
-    return layer_index(head, heads, "head", words)
