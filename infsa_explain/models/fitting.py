@@ -1,8 +1,8 @@
-"""Weights of a file found for a model: under which names they lie, and what does not fit.
+"""Loading the weights of a file into a model: which names they have there, and what does not fit.
 
-Training scripts wrap models and nest their state dicts, so that a weight ``blocks.0.attn.qkv.bias``
-lies under a prefix such as ``state_dict/module.backbone.``; folders of a nested state dict end with
-a slash. Which prefix it is, the names that follow it say.
+Training scripts wrap models and nest state dicts. So the weight ``blocks.0.attn.qkv.bias`` may be
+named with a prefix, such as ``state_dict/module.backbone.`` (a slash ends the name of a nested
+state dict). The prefix that is followed by the most names of the model is the right one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LISTED = 5
 def fit(
     model: nn.Module, weights: dict[str, Tensor], source: str, *, size: Size | None = None
 ) -> None:
-    """Load weights into a model, all that it has.
+    """Load all weights of a model.
 
-    They may lie under any prefix, see :func:`own_weights`. Positions that were learned on another
-    grid are resampled as timm does.
+    They may have any prefix, see :func:`own_weights`. Position embeddings of another grid are
+    resampled as timm does.
 
     Args:
         model: it is left as it is if the weights do not fit.
@@ -63,13 +63,13 @@ def fit(
 
 
 class _Place(NamedTuple):
-    """Where the weights of a model lie.
+    """How the names of a file's weights relate to those of the model.
 
     Attributes:
-        outer: what the names of the model begin with, and those of the weights do not.
-        prefix: what the names of the weights begin with.
-        as_good: all prefixes that the most of the model's names follow.
-        whole: whether all of them do.
+        outer: a prefix that the model's names have and the file's lack.
+        prefix: the prefix of the file's names.
+        as_good: all prefixes that are followed by the most names of the model.
+        whole: whether all names of the model follow the prefix.
     """
 
     outer: str
@@ -81,11 +81,11 @@ class _Place(NamedTuple):
 def own_weights(
     model: nn.Module, weights: dict[str, Tensor], source: str, *, optional: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """The weights that are for a model, under the names of its state dict.
+    """The weights for a model, under the names of its state dict.
 
-    They are those under the prefix that the most of the model's names follow; of several such
-    prefixes, those under the one of averaged weights: of an EMA, or of DINO's teacher. What lies
-    under the prefix and is none of the model's comes along, for :func:`misfits` to name.
+    They are those with the prefix that is followed by the most names of the model. If several
+    prefixes are, averaged weights are taken: those of an EMA, or of DINO's teacher. Weights with
+    the prefix that the model lacks are included, so that :func:`misfits` can name them.
 
     Args:
         optional: names of the model without which a prefix is as good: those of a classifier.
@@ -125,7 +125,7 @@ def _under(place: _Place, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _common_depth(names: list[str]) -> int:
-    """How many parts all names begin with, as those of a model in a wrapper do."""
+    """The number of leading parts that all names share, as the names in a wrapper do."""
     parts = [name.split(".")[:-1] for name in names]
     depth = 0
     while parts and all(len(p) > depth and p[depth] == parts[0][depth] for p in parts):
@@ -134,7 +134,7 @@ def _common_depth(names: list[str]) -> int:
 
 
 def _followed(names: Collection[str], weights: Iterable[str]) -> Counter[str]:
-    """By how many of the names each prefix is followed."""
+    """The number of the names that follow each prefix."""
     found: Counter[str] = Counter()
     for key in weights:
         for start in (0, *(match.end() for match in re.finditer(r"[./]", key))):
@@ -144,7 +144,7 @@ def _followed(names: Collection[str], weights: Iterable[str]) -> Counter[str]:
 
 
 def _folder(key: str) -> str:
-    """Of a key or prefix, the state dict that it lies in, with a slash at the end."""
+    """The state dict that a key or prefix belongs to, with a slash at the end."""
     return key[: key.rfind("/") + 1]
 
 
@@ -161,7 +161,7 @@ def _chosen(prefixes: list[str], model: str, source: str) -> str:
 
 
 def _say_what_is_left(place: _Place, weights: Iterable[str], source: str) -> None:
-    """Warn where there was a choice, or weights beside those of the model."""
+    """Warn if there was a choice between sets of weights, or if others were left out."""
     others = [other for other in place.as_good if other != place.prefix]
     beside = [
         key
@@ -183,7 +183,7 @@ def _listed(prefixes: list[str]) -> str:
 
 
 def _contents(weights: Collection[str]) -> str:
-    """What a file holds at the top, with numbers of tensors."""
+    """The top-level parts of a file, with their numbers of tensors."""
     nested = any("/" in key for key in weights)
     counts = Counter(key.partition("/" if nested else ".")[0] for key in weights)
     shown = [f"{name} ({number})" for name, number in counts.most_common(LISTED)]
@@ -191,7 +191,7 @@ def _contents(weights: Collection[str]) -> str:
 
 
 def misfits(model: nn.Module, weights: dict[str, Tensor]) -> str:
-    """Keys that a model and a state dict do not share, or share in another shape; "" if none."""
+    """Keys that only one of a model and a state dict has, or that differ in shape; "" if none."""
     own = model.state_dict()
     shapes = [
         f"{key} is {tuple(weights[key].shape)}, expected {tuple(own[key].shape)}"
@@ -210,7 +210,7 @@ def misfits(model: nn.Module, weights: dict[str, Tensor]) -> str:
 
 
 def _classifier_hint(model: nn.Module, weights: dict[str, Tensor]) -> str:
-    """What to do where nothing but the number of classes differs."""
+    """What to do if only the number of classes differs."""
     own = model.state_dict()
     differ = {
         key: (value.shape, own[key].shape)

@@ -1,4 +1,4 @@
-"""Hugging Face's hub, where it can be reached, and its cache on disk where it cannot."""
+"""Access to Hugging Face's hub, or only to its cache on disk if the hub is unreachable."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 __all__ = ["hub_or_cache"]
 
-#: Seconds until the hub counts as out of reach.
+#: Seconds to wait for the hub.
 PATIENCE = 5
 
 
 @contextmanager
 def hub_or_cache() -> Iterator[bool]:
-    """Within it, what is asked of the hub is looked for in its cache alone if there is no network.
+    """Use only the local cache within this context if the hub is unreachable.
 
-    ``huggingface_hub`` would try again for most of a minute before it says so.
+    ``huggingface_hub`` itself would retry for most of a minute before it fails.
 
     Yields:
-        Whether the hub can be reached, by the proxy that the environment names, if any.
+        Whether the hub is reachable, through the proxy of the environment if there is one.
     """
     from huggingface_hub import constants, get_session
 

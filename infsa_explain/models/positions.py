@@ -1,8 +1,8 @@
-"""Position embeddings brought to the patch grid of a model that has another.
+"""Resampling position embeddings to the patch grid of a model.
 
-A state dict does not say on which grid its positions were learned: 196 of them may be 14×14 or
-7×28. The grid is known where a file records the size of its images, and guessed otherwise; a wrong
-guess shows in positions that are unlike their neighbours.
+A state dict does not say on which grid its positions were learned: 196 positions may be 14×14 or
+7×28. Some files record the size of their images; then the grid is known. Otherwise it is guessed.
+After a wrong guess, positions differ much from their neighbours.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ ASPECT, FEWEST = 4, 36
 def at_grid(
     model: nn.Module, weights: dict[str, Tensor], source: str, size: Size | None
 ) -> dict[str, Tensor]:
-    """Weights whose position embeddings are for the grid of the model.
+    """Weights with position embeddings for the grid of the model.
 
-    For timm's models with positions (1, N, D) and a patch embedding. Positions are resampled from
-    the grid of the recorded size, or from a square if their number is not the model's. Where the
-    number is the model's, they are left as they are unless another grid is recorded. A warning says
-    where the grid was another though the number was the same, and where what was assumed does not
-    look right.
+    For timm's models with positions (1, N, D) and a patch embedding. If the file records the size
+    of its images, positions are resampled from that grid. Otherwise they are kept if their number
+    is the model's, and resampled from a square grid if it is not. A warning tells if the recorded
+    grid differs although the number is the same, or if the assumed grid looks wrong.
 
     Args:
         weights: under the model's names; they are not changed.
@@ -77,7 +76,7 @@ def at_grid(
 
 
 def positions_hint(model: nn.Module, weights: dict[str, Tensor]) -> str:
-    """Why a position embedding does not fit; "" if it does."""
+    """The reason why a position embedding does not fit; "" if it fits."""
     for key, module in _with_positions(model):
         positions, own = weights.get(key), module.pos_embed
         if positions is None or positions.ndim != 3 or positions.shape[1] == own.shape[1]:
@@ -92,7 +91,7 @@ def positions_hint(model: nn.Module, weights: dict[str, Tensor]) -> str:
 
 
 def recorded_size(metadata: dict[str, str]) -> Size | None:
-    """Size of the images of a checkpoint, by its metadata; None if they do not say.
+    """The size of the images of a checkpoint, from its metadata; None if not recorded.
 
     >>> recorded_size({"architecture": "vit_tiny_patch16_224", "arguments": '{"img_size": 96}'})
     (96, 96)
@@ -111,7 +110,9 @@ def recorded_size(metadata: dict[str, str]) -> Size | None:
 
 
 def size_of(value: Any) -> Size | None:
-    """A size as training scripts note it: a side, (height, width) or (channels, height, width).
+    """(height, width) from a size as training scripts write it.
+
+    That is a side, (height, width) or (channels, height, width).
 
     >>> size_of(224), size_of([3, 96, 128]), size_of("small")
     ((224, 224), (96, 128), None)
