@@ -1,4 +1,7 @@
-"""Images with labels and boxes: folders and listings on disk, and the embedded benchmark."""
+"""Images with labels and boxes: folders and listings on disk, and the embedded benchmark.
+
+May import: files and ranges; no models.
+"""
 
 from __future__ import annotations
 

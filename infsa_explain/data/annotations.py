@@ -1,4 +1,4 @@
-"""What annotation files say of images: Pascal-VOC XML, COCO JSON, and tables of boxes.
+"""Readers of annotation files: Pascal VOC's XML, COCO's JSON, and tables of boxes.
 
 Every reader gives boxes as half-open pixel edges in the frame of the size that the file states.
 Files are taken as a stranger's: the paths in them lead nowhere but below their own folder, and
@@ -22,16 +22,16 @@ from .labels import MAX_CLASSES, LabelMap, natural_order
 
 __all__ = ["Annotation", "Listing", "Object", "read_coco", "read_table", "read_voc"]
 
-#: The XML of one image is not larger.
+#: Largest size in bytes of the XML of one image.
 MAX_XML_BYTES = 1 << 24
-#: An image has no longer side.
+#: Longest side of an image, in pixels.
 MAX_SIDE = 1_000_000_000
 #: Columns of a table of boxes; in any order, and among others.
 COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
 
 
 class Object(NamedTuple):
-    """One annotated thing: its class and its box, as far as they are known."""
+    """One annotated object: its class and its box; None where the file has none."""
 
     name: str | None
     box: Box | None
@@ -39,7 +39,7 @@ class Object(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """What is known of one image.
+    """The annotation of one image.
 
     Attributes:
         objects: what is in it.
@@ -53,7 +53,7 @@ class Annotation(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What a file says of many images.
+    """The annotations of many images.
 
     Attributes:
         annotations: by the path of the image below a folder, in the order of the file.
@@ -143,7 +143,7 @@ def read_coco(file: Path, labels: LabelMap | None = None) -> Listing:
 def _coco_objects(
     content: dict[str, Any], paths: dict[int | str, str], names: dict[int, str], file: Path
 ) -> tuple[defaultdict[str, list[Object]], defaultdict[str, list[str]], list[str]]:
-    """Objects by the path of their image, faults by it, and faults of no image that is listed."""
+    """Objects by image path, faults by image path, and faults that belong to no listed image."""
     objects: defaultdict[str, list[Object]] = defaultdict(list)
     faults: defaultdict[str, list[str]] = defaultdict(list)
     orphans: list[str] = []
@@ -225,7 +225,7 @@ def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
 
 
 class _Builder(ElementTree.TreeBuilder):
-    """Builds a tree from XML without a document type, and so without entities of its own."""
+    """Builds a tree from XML, and refuses a document type, which could define entities."""
 
     def doctype(self, *declaration: object) -> NoReturn:
         raise ValueError("it declares a document type, which could hide entities; delete DOCTYPE")
@@ -253,13 +253,13 @@ def _xml_number(element: ElementTree.Element, path: str, file: Path) -> float:
 
 
 def _stated(width: float, height: float) -> Size | None:
-    """A size of whole pixels, or None for one that no image has: that is not stated."""
+    """A size in whole pixels, or None if it is missing or impossible."""
     possible = 1 <= width < MAX_SIDE and 1 <= height < MAX_SIDE
     return (round(width), round(height)) if possible else None
 
 
 def _entries(content: dict[str, Any], key: str, file: Path) -> Iterator[tuple[Any, str]]:
-    """Every entry of a list with its place in the file, for errors."""
+    """Each entry of a list with its place in the file, for error messages."""
     for i, item in enumerate(content[key]):
         yield item, f"{str(file)!r}, {key}[{i}]"
 
@@ -285,7 +285,7 @@ def _listed(
 
 
 def _new(key: Any, known: Container[Any], where: str) -> Any:
-    """A path or an id that is not yet known: of two, one would be lost."""
+    """A path or id, refused if it occurs twice: one of the two would be lost."""
     if key in known:
         raise ValueError(f"{where}: {key!r:.40} is listed twice")
     return key
@@ -301,7 +301,7 @@ def _bbox(item: Any, where: str) -> Box:
 
 
 def _path_below(name: str, where: str) -> str:
-    """A path that leads nowhere but below the folder it is relative to, in POSIX form."""
+    """A relative path in POSIX form, refused if it leads out of its folder."""
     path = Path(name)
     if not path.name or path.anchor or ".." in path.parts or "\0" in name:
         raise ValueError(
@@ -311,7 +311,7 @@ def _path_below(name: str, where: str) -> str:
 
 
 def _name(text: str) -> str | None:
-    """A class name, or its number without decimals, which pandas adds; None where blank."""
+    """A class name or number, without the decimals that pandas adds; None if blank."""
     if number := re.fullmatch(r"(-?\d+)(\.0*)?", text, re.ASCII):
         if text.startswith("-"):
             raise ValueError(f"label {text!r} is negative; leave it blank where it is unknown")
@@ -330,7 +330,7 @@ def _edges(fields: list[str]) -> Box | None:
 
 
 def _own_labels(lines: dict[str, int], file: Path) -> LabelMap:
-    """Labels of a table's own names, or of its numbers."""
+    """Labels of the names or numbers in a table."""
     numbers = [name for name in lines if name.isascii() and name.isdecimal()]
     if not numbers:
         return LabelMap.of(sorted(lines, key=natural_order), f"the labels of {str(file)!r}")

@@ -1,4 +1,4 @@
-"""From an image file to RGB pixels, whatever its format."""
+"""Decoding image files of any format to RGB pixels."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 __all__ = ["ImageError", "DecodedImage", "read_image", "read_picture", "to_rgb"]
 
 
-#: Formats of photographs. Others that Pillow knows are refused: for EPS it would run Ghostscript.
+#: Accepted formats. Others that Pillow reads are refused: for EPS it would run Ghostscript.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 
 class ImageError(ValueError):
-    """An image that cannot be used; the message is one line with the file and the mend."""
+    """An image that cannot be used; the message is one line with the file and what to do."""
 
 
 class DecodedImage(NamedTuple):
-    """Pixels, and how they were turned.
+    """Pixels, and the EXIF orientation by which they were turned.
 
     Attributes:
         pixels: (H, W, 3) uint8 RGB, upright, contiguous and writable.
@@ -37,7 +37,7 @@ class DecodedImage(NamedTuple):
 
 
 def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read an image file as RGB, upright as its EXIF orientation says.
+    """Read an image file as RGB, turned upright by its EXIF orientation.
 
     JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF and JPEG 2000, whatever the ending of the name; every
     mode is converted as :func:`to_rgb` says, and of an animation the first frame is taken. Colour
@@ -58,7 +58,7 @@ def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
 
 
 def read_picture(path: str | os.PathLike[str]) -> DecodedImage:
-    """As :func:`read_image`, with the orientation that boxes have to follow.
+    """As :func:`read_image`, with the orientation, by which boxes must be turned too.
 
     Raises:
         ImageError: as :func:`read_image`.
@@ -102,13 +102,13 @@ def read_picture(path: str | os.PathLike[str]) -> DecodedImage:
 
 
 def _formats() -> list[str]:
-    """Those of ``FORMATS`` that this Pillow has."""
+    """The ``FORMATS`` that the installed Pillow supports."""
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
 
 
 def _require_content(file: Path) -> None:
-    """Refuse what is not a file with something in it; the message lacks the name."""
+    """Refuse what is not a file, or is empty; the message does not contain the name."""
     try:
         status = file.stat()
     except PermissionError:

@@ -37,7 +37,7 @@ __all__ = ["ImageFolder"]
 
 
 class ImageFolder(FileImages):
-    """A folder of images; an image is decoded when it is asked for.
+    """A folder of images; images are decoded on access.
 
     Four layouts are recognised:
 
@@ -187,7 +187,7 @@ def _classes_by_line(
     known: Container[str],
     listing: Path,
 ) -> dict[Path, str]:
-    """Class of every image by its lines; an image is left out where none that it has is sound."""
+    """Class of every image, from its lines; images without a sound line are left out."""
     classes: dict[Path, str] = {}
     left_out: list[str] = []
     for path in paths:
@@ -247,7 +247,7 @@ def _class_folders(
 
 
 def _refuse_coco(root: Path, split: Split) -> None:
-    """Refuse images without labels that have COCO's JSON beside them."""
+    """Refuse images without labels if COCO's JSON lies beside them."""
     above = root.absolute().parent if root.name.lower() in PHOTOGRAPHS else root
     files = sorted((above / "annotations").glob("instances_*.json"))
     if files:
@@ -259,7 +259,7 @@ def _refuse_coco(root: Path, split: Split) -> None:
 
 
 def _base(root: Path, split: Split) -> tuple[Path, list[str]]:
-    """The folder with the images or class folders, and the class folders of all splits."""
+    """The folder with the images or class folders, and all splits' class folders."""
     if (root / "JPEGImages").is_dir():
         return root / "JPEGImages", []
     top = imagenet_folder(root) or root
@@ -267,7 +267,7 @@ def _base(root: Path, split: Split) -> tuple[Path, list[str]]:
     if not splits:
         return top, _classes(top)
     base = split_folder(top, splits, split)
-    # Labels agree between the splits, also where one lacks a class.
+    # Labels are the same in all splits, also if one lacks a class.
     others = [one for one in ("train", "val") if one in splits and one != split]
     places = [base, *(split_folder(top, splits, one) for one in others)]
     return base, sorted({name for place in places for name in _classes(place)})
@@ -278,7 +278,7 @@ def _classes(base: Path) -> list[str]:
 
 
 def _scan(base: Path, split: Split) -> tuple[list[Path], dict[str, list[Path]]]:
-    """Images without class folders, or those of every class folder."""
+    """Images of a folder without class folders, or of each class folder."""
     names = subfolders(base)
     found = {name: find_files(base / name, EXTENSIONS) for name in names}
     loose = find_files(base, EXTENSIONS, deep=False)
@@ -306,7 +306,7 @@ def _scan(base: Path, split: Split) -> tuple[list[Path], dict[str, list[Path]]]:
 
 
 def _require_classes(base: Path, classes: Mapping[str, Sequence[Path]]) -> None:
-    """Refuse folders of images that are no classes: splits, or a data set farther down."""
+    """Refuse folders that are not classes: splits, or a data set further down."""
     for name, images in classes.items():
         folder = base / name
         parents = {path.relative_to(folder).parts[:-1] for path in images}
@@ -329,7 +329,7 @@ def _require_classes(base: Path, classes: Mapping[str, Sequence[Path]]) -> None:
 
 
 def _data_set_within(parents: Iterable[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Of the folders of a class, by their parts, one that holds VOC's images or splits."""
+    """A folder within a class that holds VOC's images or splits, which no class does."""
     inside: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
     for parts in parents:
         for depth, name in enumerate(parts):
@@ -342,7 +342,7 @@ def _data_set_within(parents: Iterable[tuple[str, ...]]) -> tuple[str, ...] | No
 
 
 def _of_split(folder: Path, split: Split, images: list[Path]) -> list[Path]:
-    """The images of a class folder; of one split where the folder has splits."""
+    """The images of a class folder; those of one split if the folder has splits."""
     parts = [path.relative_to(folder).parts for path in images]
     splits = splits_among({first for first, *rest in parts if rest})
     if len(splits) < 2:
@@ -352,7 +352,7 @@ def _of_split(folder: Path, split: Split, images: list[Path]) -> list[Path]:
 
 
 def _voc_split(root: Path, split: Split, images: list[Path]) -> list[Path]:
-    """Of VOC's images those of a split, where it has lists of them."""
+    """The VOC images of a split, if there are lists of splits."""
     lists = root / "ImageSets" / "Main"
     known = [name for name in get_args(Split) if (lists / f"{name}.txt").is_file()]
     if not known:
@@ -378,7 +378,7 @@ class _Line(NamedTuple):
 
 
 def _lines(file: Path, columns: int) -> dict[str, list[_Line]]:
-    """Lines by the name of the image: inclusive pixels in the last four of so many fields."""
+    """Lines by image name; the last four of their fields are inclusive pixels."""
     lines: defaultdict[str, list[_Line]] = defaultdict(list)
     for number, row in _rows(file):
         wnid = row[1] if columns == 6 and len(row) > 1 else ""
@@ -395,7 +395,7 @@ def _lines(file: Path, columns: int) -> dict[str, list[_Line]]:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and tab-separated fields of each line that is not blank; none without a file."""
+    """Number and tab-separated fields of each line that is not blank; nothing without a file."""
     text = read_text(file) if file.is_file() else ""
     for number, line in enumerate(text.splitlines(), start=1):
         row = [field.strip() for field in line.rstrip().split("\t")]

@@ -1,4 +1,4 @@
-"""Boxes in the frame of the upright image, whatever frame their annotation was made in.
+"""Boxes in the frame of the upright image, from the frame in which they were annotated.
 
 An annotation states the size of the image it was made on, or not; an image is stored as it is,
 or to be turned by its EXIF orientation. One rule, in :func:`upright_boxes`, brings both together;
@@ -21,10 +21,10 @@ Box = tuple[float, float, float, float]
 #: Width and height in pixels.
 Size = tuple[int, int]
 
-#: Sizes whose aspect ratios differ by less than this are taken for one image at two scales.
+#: Two sizes whose aspect ratios differ by less than this count as one image at two scales.
 ASPECT = 0.01
 
-#: How an EXIF orientation turns an image upright: axes swapped, then x mirrored, then y mirrored.
+#: EXIF orientation → whether axes are swapped, then x mirrored, then y mirrored, to turn upright.
 TURNS = {
     1: (False, False, False),
     2: (False, True, False),
@@ -38,7 +38,7 @@ TURNS = {
 
 
 def flaw(box: Sequence[float], size: Size | None = None) -> str | None:
-    """Why a box is of no use: the first that holds, or None for a box that is sound.
+    """The first reason why a box cannot be used, or None for a sound box.
 
     Args:
         box: x0, y0, x1, y1.
@@ -63,7 +63,7 @@ def flaw(box: Sequence[float], size: Size | None = None) -> str | None:
 def upright_boxes(
     boxes: ArrayLike, stated: Size | None, shown: Size, orientation: int = 1
 ) -> NDArray[np.float64]:
-    """Boxes in the frame of an image as it is shown, upright.
+    """Boxes in the frame of the upright image.
 
     They are in the frame of the size that their annotation states:
 

@@ -1,4 +1,4 @@
-"""Images in files with what is known of them: what every annotated data set is in the end."""
+"""Images in files with their annotations: the base of all data sets on disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Entry", "FileImages"]
 
 
 class Entry(NamedTuple):
-    """An image, before it is decoded.
+    """An image that is not decoded yet.
 
     Attributes:
         path: of the file, relative to the data set's root.
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, label: int | None, annotation: Annotation, labels: LabelMap) -> Entry:
-        """Sort the boxes of an annotation into those of use and the others."""
+        """Split the boxes of an annotation into usable ones and others."""
         boxes, box_labels, dropped = [], [], ["malformed"] * len(annotation.faults)
         for name, box, crowd in annotation.objects:
             if box is None:
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
 
 
 class FileImages:
-    """Images in files; each is decoded when it is asked for.
+    """Images in files; each is decoded on access.
 
     What was malformed in their annotations is left out; a warning says how much, and gives one
     case.
@@ -125,7 +125,7 @@ class FileImages:
         return len(self._entries)
 
     def __getitem__(self, i: int) -> Sample:
-        """Decode an image; its boxes are cut at its border.
+        """Decode an image; its boxes are clipped at its border.
 
         Raises:
             ImageError: it cannot be decoded, or is not of the size that its annotation states.
@@ -151,7 +151,7 @@ class FileImages:
         )
 
     def fingerprint(self) -> str:
-        """Hex digest of paths, file sizes, labels, boxes and what else annotations say of them.
+        """Hex digest of paths, file sizes, labels, boxes and all other annotations.
 
         Pixels are not read: an edit that keeps a file's size passes unnoticed. The order of the
         images does not matter.

@@ -1,4 +1,4 @@
-"""From the names of classes to the labels of a model's outputs."""
+"""Labels of a model's outputs from the names of classes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = [
 
 #: Name of the label map that needs no file.
 IMAGENET_1K = "imagenet-1k"
-#: Labels lie below this.
+#: Labels must be below this.
 MAX_CLASSES = 1_000_000
 
 
 def normalised(name: str) -> str:
-    """A class name without the differences that spellings of one name have.
+    """A class name in a normal form, the same for all its spellings.
 
     These are upper case, spaces, underscores, hyphens, leading zeros of a number, and the two
     ways in which Unicode writes an accent. Separators stay between digits, where they tell numbers
@@ -46,7 +46,7 @@ def normalised(name: str) -> str:
 
 
 class LabelMap:
-    """Names of classes, and the label of each.
+    """Names of classes, each with its label.
 
     A name is found as it is written or, if no other name is like it, by :func:`normalised`.
 
@@ -81,24 +81,24 @@ class LabelMap:
 
     @classmethod
     def of(cls, names: Iterable[str], source: str) -> LabelMap:
-        """Names in the order of their labels; of equal ones the first counts."""
+        """Names in the order of their labels; the first of several with one label."""
         return cls({name: i for i, name in enumerate(dict.fromkeys(names))}, source)
 
     @property
     def numbered(self) -> bool:
-        """Whether there are no names, and a number is the label itself."""
+        """Whether there are no names: a number is then the label itself."""
         return self._numbers and not self._labels
 
     @cached_property
     def _alike(self) -> dict[str, set[int]]:
-        """The labels of the names that are one when normalised."""
+        """The labels of all names with the same normal form."""
         alike: defaultdict[str, set[int]] = defaultdict(set)
         for name, label in self._labels.items():
             alike[normalised(name)].add(label)
         return dict(alike)
 
     def find(self, name: str | None) -> int | None:
-        """Label of a name, or None where it has none."""
+        """The label of a name, or None."""
         if name is None:
             return None
         if name in self._labels:
@@ -110,7 +110,7 @@ class LabelMap:
         return None
 
     def require(self, name: str, what: str) -> int:
-        """Label of a name; where it has none, a ValueError that begins with ``what``."""
+        """The label of a name; raises a ValueError that begins with ``what`` if it has none."""
         label = self.find(name)
         if label is None:
             raise ValueError(f"{what} is not among {self._source}")
@@ -128,7 +128,7 @@ class LabelMap:
 
 
 def common_label(labels: Iterable[int | None]) -> int | None:
-    """The label of an image by those of its objects: theirs if all agree, otherwise None.
+    """The label that all objects of an image share, or None if they differ.
 
     >>> common_label([3, 3]), common_label([3, 4]), common_label([3, None]), common_label([])
     (3, None, None, None)
@@ -138,7 +138,7 @@ def common_label(labels: Iterable[int | None]) -> int | None:
 
 
 def open_label_map(name_or_path: str | os.PathLike[str]) -> LabelMap:
-    """The labels of a model's outputs, by the names that a data set uses.
+    """Open a map from the names in a data set to the labels of a model's outputs.
 
     - ``"imagenet-1k"``: WordNet ids in the order of timm's ImageNet-1K models.
     - a ``.json`` file: an object of names and labels, ``{"cat": 0, "dog": 1}``.
@@ -164,7 +164,7 @@ def open_label_map(name_or_path: str | os.PathLike[str]) -> LabelMap:
 
 
 def natural_order(name: str) -> tuple[bool, int, str]:
-    """Sort key: numeric names first, as numbers."""
+    """Sort key: names that are numbers first, in numerical order."""
     number = name.isdecimal() and len(name) < 100  # Python turns no longer ones into numbers
     return (False, int(name), name) if number else (True, 0, name)
 

@@ -1,4 +1,4 @@
-"""Where images and their annotations lie in a tree of folders."""
+"""Finding images and their annotations in a tree of folders."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ __all__ = [
     "subfolders",
 ]
 
-#: File name endings that are taken for images, in lower case.
+#: File name endings of images, in lower case.
 EXTENSIONS = (
     ".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm",
     ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
-#: Folders that systems make beside images, in lower case; hidden ones are left out, too.
+#: Folders that operating systems create, in lower case; hidden folders are skipped, too.
 SYSTEM_FOLDERS = (
     "$recycle.bin", "#recycle", "#snapshot", "@__thumb", "@eadir", "@recycle", "__macosx",
     "lost+found", "system volume information",
 )  # fmt: skip
 #: VOC's folders of masks, in lower case.
 MASKS = ("segmentationclass", "segmentationobject")
-#: Folders that hold photographs and are no class, in lower case.
+#: Folders of photographs that are not a class, in lower case.
 PHOTOGRAPHS = ("images", "jpegimages")
-#: Folders beside these that hold what is known of the photographs, in lower case.
+#: Folders of annotations beside them, in lower case.
 SIDECARS = (
     "annotations", *MASKS, "ground_truth", "groundtruth", "gt", "imagesets", "labels", "mask",
     "masks", "segmentations", "trimaps",
 )  # fmt: skip
-#: Folders of images that have their annotations beside them, in lower case.
+#: Folders of images whose annotations lie beside them, in lower case.
 IMAGE_FOLDERS = ("images", "jpegimages", "test", "train", "val")
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Names of the folders in a folder, sorted, and of links to folders.
+    """Sorted names of the folders in a folder, links to folders included.
 
     Left out are those that systems make, annotations, masks, and links that lead back up.
 
@@ -68,7 +68,7 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def image_folders(folder: Path) -> list[str]:
-    """Those of :func:`subfolders` that hold images, at any depth."""
+    """The :func:`subfolders` that hold images at any depth."""
     return [
         name
         for name in subfolders(folder)
@@ -77,7 +77,7 @@ def image_folders(folder: Path) -> list[str]:
 
 
 def find_files(folder: Path, endings: tuple[str, ...], *, deep: bool = True) -> list[Path]:
-    """Files below a folder by the endings of their names, sorted by path; hidden ones are not.
+    """Files below a folder with certain name endings, sorted by path; hidden ones are skipped.
 
     Links to folders are followed, but each folder is visited once, and none that lies above.
 
@@ -104,7 +104,7 @@ def _files(folder: Path, endings: tuple[str, ...], *, deep: bool = True) -> Iter
 
 
 def _folder_and_above(folder: Path) -> set[tuple[int, int]]:
-    """Identities of a folder and of all folders above it, by its path and by what it links to."""
+    """Identities of a folder and all folders above it, along its path and along its link."""
     paths = (Path(os.path.abspath(folder)), Path(os.path.realpath(folder)))
     return {_identity(place) for path in paths for place in (path, *path.parents)}
 
@@ -118,7 +118,7 @@ def _identity(path: str | Path) -> tuple[int, int]:
 
 
 def annotation_folder(root: Path) -> Path | None:
-    """The ``Annotations`` of a folder of images: in it, beside it, or where ImageNet has it.
+    """The ``Annotations`` folder of images: inside, beside, or where ImageNet has it.
 
     ImageNet's is laid out as its images: ``Annotations/CLS-LOC/val`` for ``Data/CLS-LOC/val``.
     """
@@ -138,7 +138,7 @@ def annotation_folder(root: Path) -> Path | None:
 
 
 def match_annotations(images: Sequence[Path], folder: Path | None) -> dict[Path, Path]:
-    """The XML file of every image that has one: beside it, or else in an annotation folder.
+    """The XML file of each image that has one: beside it, or in an annotation folder.
 
     In the folder it may lie at any depth. Where several images share a name, the folders above
     an annotation must be named like those above the image.
@@ -175,7 +175,7 @@ def match_annotations(images: Sequence[Path], folder: Path | None) -> dict[Path,
 
 
 def _common_end(first: Path, second: Path) -> int:
-    """How many folders two paths have in common, counted from the last."""
+    """The number of folders that two paths share, counted from the last."""
     pairs = zip(reversed(first.parts), reversed(second.parts), strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 

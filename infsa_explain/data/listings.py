@@ -14,7 +14,7 @@ __all__ = ["CocoImages", "TableImages"]
 
 
 class _ListedImages(FileImages):
-    """Images of a listing, in its order; one that is missing fails when it is asked for."""
+    """Images of a listing, in its order; a missing one raises an error on access."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class _ListedImages(FileImages):
 
 
 class CocoImages(_ListedImages):
-    """COCO's images with the boxes of an ``instances_*.json``.
+    """COCO's images, with the boxes of an ``instances_*.json``.
 
     The images lie beside the file, or in a folder beside it or beside its folder: for
     ``annotations/instances_val2017.json`` in ``val2017``, ``images/val2017`` or ``images``. Classes
@@ -80,7 +80,7 @@ class CocoImages(_ListedImages):
 
 
 class TableImages(_ListedImages):
-    """Images listed by a CSV file of path, label, x0, y0, x1, y1; several rows are several boxes.
+    """Images listed by a CSV file of path, label, x0, y0, x1, y1; one row for each box.
 
     The header row is required; boxes are half-open pixel edges of the upright image. Labels are
     whole numbers, or names that are numbered in natural order. Blank fields are a label or a

@@ -1,4 +1,4 @@
-"""The labels of a data set as a model numbers its classes.
+"""Matching the labels of a data set to the numbers of a model's classes.
 
 A data set numbers its classes in an order of its own, and a model its outputs. The two are brought
 together by the names of the classes. :func:`match_labels` does it, or says what does not match.
@@ -28,20 +28,20 @@ __all__ = [
     "without_labels",
 ]
 
-#: How labels are matched: by name where there are names, by name alone, or by position.
+#: How labels are matched: by name if there are names, only by name, or by position.
 Labels = Literal["auto", "name", "position"]
-#: Share of a model's names that must be those of ImageNet, in its order, for it to be ImageNet.
+#: Share of ImageNet's names, in its order, with which a model counts as one of ImageNet.
 IMAGENET_SHARE = 0.95
-#: Names that an error shows.
+#: Number of names that an error shows.
 SHOWN = 3
 
 
 class LabelMismatch(ValueError):
-    """Labels of a data set that are not a model's; the message is one line with the mend."""
+    """Labels of a data set that do not match the model's; the message says what to do."""
 
 
 class Matched(NamedTuple):
-    """A data set whose labels are those of a model's outputs.
+    """A data set with the labels of a model's outputs.
 
     Attributes:
         data: the images.
@@ -59,7 +59,7 @@ def match_labels(
     outputs: int | None = None,
     labels: Labels = "auto",
 ) -> Matched:
-    """Give the images of a data set the labels that a model's outputs have.
+    """Give the images of a data set the labels of a model's outputs.
 
     Names match if they are the same by :func:`~infsa_explain.data.labels.normalised`. Synonyms are
     separated by commas, as ImageNet has them. A WordNet id stands for the words that ImageNet has
@@ -102,7 +102,7 @@ def match_labels(
         _require_outputs(data, used, outputs, given)
         return Matched(data, given or "by position, asked for")
     if names is None and labels == "auto" and _numbered(data.classes):
-        # The numbers in a table are labels, whichever of them there are.
+        # Numbers in a table are labels, also if some are missing.
         fewer = getattr(data, "numbered", False) and len(data.classes) < (outputs or 0)
         if len(data.classes) == outputs or fewer:
             return Matched(data, "by position: neither side has class names")
@@ -119,7 +119,7 @@ def match_labels(
 
 
 def labels_of(data: ImageData, names: Sequence[str]) -> list[int | None]:
-    """For every class of a data set the class that has its name, or None where not one has.
+    """For each class of a data set, the model's class of that name; None if no class has one.
 
     Args:
         data: with ``wnids`` or without.
@@ -130,12 +130,12 @@ def labels_of(data: ImageData, names: Sequence[str]) -> list[int | None]:
 
 
 def without_labels(data: ImageData) -> Matched:
-    """A data set without its labels; which boxes are of an image's own class is kept."""
+    """A data set without labels; it still knows which boxes are of an image's own class."""
     return Matched(_Relabelled(data, [], None), "no labels used")
 
 
 class _Relabelled:
-    """A data set with other labels, by the label of each of its own; without any if None."""
+    """A data set with new labels, looked up by its own; without labels if None."""
 
     def __init__(self, data: ImageData, classes: list[str], labels: Sequence[int] | None) -> None:
         self.data, self.name, self.classes = data, data.name, classes
@@ -143,7 +143,7 @@ class _Relabelled:
 
     @property
     def labels(self) -> list[int | None] | None:
-        """Label of every image; None where they are not known without decoding."""
+        """The label of each image; None if they are unknown before decoding."""
         known = known_labels(self.data)
         if known is None or self._labels is None:
             return None if known is None else [None] * len(known)
@@ -169,12 +169,12 @@ class _Relabelled:
         return self._labels[label] if self._labels is not None and known else -1
 
     def fingerprint(self) -> str:
-        """That of the data set as it is on disk."""
+        """The fingerprint of the data set on disk."""
         return self.data.fingerprint()
 
 
 def _used(data: ImageData) -> list[int]:
-    """The labels that images have; where they are not known without decoding, all there are."""
+    """The labels that occur; all labels, if they are unknown before decoding."""
     labels = known_labels(data)
     if labels is None:
         return list(range(len(data.classes))) or [0]
@@ -184,7 +184,7 @@ def _used(data: ImageData) -> list[int]:
 def _require_outputs(
     data: ImageData, used: Sequence[int], outputs: int | None, given: str | None
 ) -> None:
-    """Refuse labels that the model has no output for."""
+    """Refuse labels without an output of the model."""
     classes = len(data.classes)
     beyond = [label for label in used if outputs is not None and label >= outputs]
     if beyond and given is not None:
@@ -200,12 +200,12 @@ def _require_outputs(
 
 
 def _numbered(classes: Sequence[str]) -> bool:
-    """Whether classes have no names but their numbers."""
+    """Whether the names of the classes are only their numbers."""
     return all(normalised(name) == str(i) for i, name in enumerate(classes))
 
 
 def _matches(data: ImageData, names: Sequence[str]) -> list[set[int]]:
-    """For every class of a data set the model's classes that its name may be of."""
+    """For each class of a data set, the model's classes that its name may mean."""
     wnids: Sequence[str] = getattr(data, "wnids", ()) or [""] * len(data.classes)
     theirs = _Names(names)
     return [theirs.find(name, wnid) for name, wnid in zip(data.classes, wnids, strict=True)]
@@ -237,7 +237,7 @@ def _by_name(data: ImageData, names: Sequence[str], used: Sequence[int]) -> Imag
 
 
 class _Names:
-    """Names of classes, found by any spelling of theirs, the strictest first."""
+    """Names of classes, looked up by any spelling, the strictest first."""
 
     def __init__(self, names: Sequence[str]) -> None:
         wnids = _imagenet_wnids(names) or [_parts(name)[0] for name in names]
@@ -250,7 +250,7 @@ class _Names:
                     level[spelling].add(label)
 
     def find(self, name: str, wnid: str = "") -> set[int]:
-        """Labels of the classes that a name may be of: one, none, or several."""
+        """Labels of the classes that a name may mean: none, one, or several."""
         wnid = wnid or _parts(name)[0]
         if wnid in self._wnids:
             return {self._wnids[wnid]}
@@ -264,7 +264,7 @@ class _Names:
 
 
 def _spellings(name: str, wnid: str) -> tuple[set[str], ...]:
-    """A name as it is; without what spellings differ in; its first synonym; all its synonyms."""
+    """A name as it is; in normal form; its first synonym; and all its synonyms."""
     own, words = _parts(name)
     texts = [words or name, *_wordnet(wnid)]
     synonyms = [[normalised(part) for part in text.split(",")] for text in texts]
@@ -277,7 +277,7 @@ def _spellings(name: str, wnid: str) -> tuple[set[str], ...]:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The WordNet id that a name begins with, and the words after it; empty where there is none.
+    """The WordNet id at the start of a name, or nothing; and the words after it.
 
     >>> _parts("n02085620-Chihuahua"), _parts("N01440764"), _parts("goose")
     (('n02085620', 'Chihuahua'), ('n01440764', ''), ('', ''))
@@ -287,7 +287,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def first_synonym(name: str) -> str:
-    """The word to show for a class whose synonyms are separated by commas.
+    """The first of the synonyms in a class name, which commas separate.
 
     >>> first_synonym("n01440764, tench, Tinca tinca"), first_synonym("goose")
     ('tench', 'goose')
@@ -296,7 +296,7 @@ def first_synonym(name: str) -> str:
 
 
 def _wordnet(wnid: str) -> list[str]:
-    """What ImageNet calls a WordNet id; nothing for one that it does not have."""
+    """ImageNet's name of a WordNet id; empty if it has none."""
     try:
         return [_imagenet("imagenet-1k").label_name_to_description(wnid)] if wnid else []
     except KeyError:
@@ -311,7 +311,7 @@ def _imagenet(subset: str) -> Any:
 
 
 def _imagenet_wnids(names: Sequence[str]) -> list[str]:
-    """WordNet ids of names that are those of an ImageNet, in its order; empty for any others.
+    """WordNet ids of class names that are ImageNet's, in its order; empty for others.
 
     Two classes of ImageNet-1K are called "crane", which only the order tells apart.
     """
@@ -335,7 +335,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Some of the names, and how many more there are."""
+    """Some of the names, and the number of the others."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(f"{name!r:.60}" for name in names[:SHOWN]) + more
 
