@@ -1,4 +1,7 @@
-"""Time, memory, arithmetic and energy of InfSA and its rivals in one Vision Transformer."""
+"""Time, memory, arithmetic and energy of InfSA and its rivals in one Vision Transformer.
+
+May import: every room but ``cli``.
+"""
 
 from __future__ import annotations
 

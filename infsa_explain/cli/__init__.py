@@ -1,4 +1,7 @@
-"""The command line: parses, calls, prints. Heavy imports wait until a command runs."""
+"""The command line: parses, calls, prints. Heavy imports wait until a command runs.
+
+May import: every room.
+"""
 
 from __future__ import annotations
 

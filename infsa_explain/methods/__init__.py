@@ -1,10 +1,8 @@
-"""Map methods: ways to score the tokens of an image. Each is one function in one registry.
+"""Map methods in one registry, and :func:`explain`.
 
-A *layer* method scores the tokens of one layer, most of them per head; :func:`explain` chooses
-layers and heads and averages. A *model* method scores the tokens from all layers at once, or
-without any.
-Register one with :func:`layer_method` or :func:`model_method` and it is in ``explain``, the command
-line, the tables and the tests.
+A *layer* method (:func:`layer_method`) scores the tokens of one layer, mostly for each head;
+``explain`` chooses and averages. A *model* method (:func:`model_method`) reads all layers, or none.
+May import: ``models``, ``vits`` and what is below them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Other people's Vision Transformers: what is known of each source, in one file a source.
+"""Families of Vision Transformers, one file each, in one registry; capture; preprocessing.
 
-Importing this package registers them all. A new source is one new file here that says, with the
-decorators of :mod:`infsa_explain.vits.registry`, how queries, keys and values of its attention
-are read, how its models cut an image into tokens, and what its attention becomes when converted.
+A family says, with the decorators of :mod:`infsa_explain.vits.registry`, how its attention is read,
+how its models cut an image into tokens, how they are built anew, and what they are converted to.
+May import: ``data``, ``graph`` and ``attention``.
 """
 
 from __future__ import annotations
