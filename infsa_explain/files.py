@@ -1,4 +1,4 @@
-"""Files: written whole or not at all; text and JSON read with errors that name the place."""
+"""Files: atomic writes, and readers of text and JSON whose errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -30,32 +30,35 @@ __all__ = [
     "write_text",
 ]
 
-#: Files of labels and annotations are read whole, so larger ones are refused.
+#: Largest file that is read whole into memory, in bytes.
 MAX_BYTES = 1 << 30
-#: What the system says of a full disk, a full quota, and a file that is too large.
+#: Error numbers for a full disk, a full quota, and a file that is too large.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-#: Free bytes below which a disk is taken for full, where a library does not say why it failed.
-LITTLE = 2**16
+#: A disk with fewer free bytes counts as full when a library does not report the reason.
+MIN_FREE_BYTES = 2**16
 
 
 @contextmanager
 def naming(
     path: str | os.PathLike[str], advice: str = "free some space, or write elsewhere"
 ) -> Iterator[None]:
-    """Say of an error in writing a file which file it is, and of a full disk what to do.
+    """Add the path to errors that occur while a file is written, and advice if the disk is full.
+
+    Args:
+        path: the file that is written.
+        advice: what the user can do about a full disk.
 
     Raises:
-        OSError: with the path, in place of one without it, or of another library's error where
-            the disk is full.
+        OSError: replaces an OSError without a path, and any library's error on a full disk.
     """
     try:
         yield
     except Exception as error:
         number = getattr(error, "errno", None)
         if number not in FULL and not isinstance(error, ValueError):
-            # NumPy and PyTorch do not say so; safetensors does in its text, and has tidied up.
-            told = os.strerror(errno.ENOSPC) in str(error)
-            number = errno.ENOSPC if told or _is_full(Path(path)) else number
+            # NumPy and PyTorch do not report a full disk. safetensors does, but only in its text.
+            reported = os.strerror(errno.ENOSPC) in str(error)
+            number = errno.ENOSPC if reported or _is_full(Path(path)) else number
         if number in FULL:
             raise OSError(number, f"{os.strerror(number)}: {advice}", str(path)) from error
         if isinstance(error, OSError) and error.filename is None:
@@ -65,20 +68,28 @@ def naming(
 
 
 def _is_full(path: Path) -> bool:
-    """Whether the disk that a file lies on, or would lie on, has next to no space left."""
+    """Whether the disk of a file's folder has almost no free space."""
     try:
-        return shutil.disk_usage(path.parent).free < LITTLE
-    except OSError:  # no such folder
+        return shutil.disk_usage(path.parent).free < MIN_FREE_BYTES
+    except OSError:  # the folder does not exist
         return False
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside ``path``, to be written, that takes its place at the end.
+    """Write a file atomically: yield a temporary path, then rename it to ``path``.
 
-    Whoever opens ``path`` finds either what was there before or all of what is written, also after
-    a kill, a power cut or on a full disk. After an error ``path`` is as it was, and the error names
-    it.
+    A reader of ``path`` sees either the old content or all of the new content, even after a kill,
+    a power cut or on a full disk. After an error ``path`` is unchanged, and the error names it.
+
+    Args:
+        path: the file to create or replace.
+
+    Yields:
+        A temporary path in the same folder, with the same suffix, which the caller must write.
+
+    Raises:
+        OSError: as :func:`naming`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +99,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     [('a.txt', 'whole')]
     """
     final = Path(path)
-    # Several processes may write the same file; its ending tells libraries the format.
+    # The random part separates processes that write the same file. Libraries read the suffix.
     temporary = final.with_name(f".{secrets.token_hex(4)}.tmp{final.suffix}")
     try:
         with naming(final):
@@ -101,25 +112,39 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write text in UTF-8, whole or not at all."""
+    """Write a text file in UTF-8, atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder that --out names, made if need be.
+    """Create an output folder, with its parents, unless it exists.
 
     Raises:
-        ValueError: if it is a file, or would lie in one.
+        ValueError: as :func:`check_folder`.
     """
+    check_folder(path)
     folder = Path(path)
-    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """Raise a ValueError if a path that is to be a folder is a file, or would lie in one."""
+    """Check the path of an output folder before any work is done; nothing is created.
+
+    Pass the path as the caller gave it: ``Path("")`` is the current folder.
+
+    Raises:
+        ValueError: if the path is empty, or it or one of its parents is a file.
+
+    >>> check_folder("")
+    Traceback (most recent call last):
+    ValueError: out must be the path of a folder, got an empty path; '.' is the current folder
+    """
+    if not os.fspath(path).strip():
+        raise ValueError(
+            "out must be the path of a folder, got an empty path; '.' is the current folder"
+        )
     for place in (Path(path), *Path(path).parents):
         if place.exists() or place.is_symlink():
             if not place.is_dir():
@@ -128,17 +153,23 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Raise a ValueError if a path that is to be a file is a folder, or would lie in a file."""
+    """Check the path of an output file before any work is done; nothing is created.
+
+    Raises:
+        ValueError: if the path is empty or a folder, or one of its parents is a file.
+    """
+    if not os.fspath(path).strip():
+        raise ValueError("out must be the path of a file, got an empty path")
     if Path(path).is_dir():
         raise ValueError(f"{path} is a folder; --out needs the name of a file")
     check_folder(Path(path).parent)
 
 
 def append_alone(path: Path) -> BinaryIO:
-    """Open a file to append to; until it is closed no other process may.
+    """Open a file for appending, with an exclusive lock until it is closed.
 
     Raises:
-        ValueError: if another process has it open like this.
+        ValueError: if another process holds the lock.
     """
     file = path.open("ab")
     try:
@@ -148,15 +179,15 @@ def append_alone(path: Path) -> BinaryIO:
         file.close()
         raise ValueError(f"another process is writing to {path}; wait for its end") from None
     except OSError:
-        pass  # a file system without locks
+        pass  # the file system has no locks
     return file
 
 
 def read_text(file: Path) -> str:
-    """Text of a file in UTF-8, with a byte order mark or without; line ends as they are.
+    """Read a text file in UTF-8; a byte order mark is removed, line ends are kept.
 
     Raises:
-        ValueError: it cannot be read, has more than 1 GiB, or is not UTF-8.
+        ValueError: if the file cannot be read, is larger than 1 GiB, or is not UTF-8.
     """
     try:
         if file.stat().st_size > MAX_BYTES:
@@ -171,22 +202,22 @@ def read_text(file: Path) -> str:
 
 
 def read_json(file: Path) -> Any:
-    """Content of a JSON file.
+    """Read a JSON file.
 
     Raises:
-        ValueError: it is not JSON, has a key twice in one object, or as :func:`read_text`.
+        ValueError: if the file is not JSON, an object has a key twice, or as :func:`read_text`.
     """
     text = read_text(file)
     try:
         return json.loads(text, object_pairs_hook=_unambiguous)
     except json.JSONDecodeError as error:
         raise ValueError(f"{str(file)!r}, line {error.lineno}: no JSON, {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # numbers too long, lists too deep
+    except (ValueError, RecursionError) as error:  # a number is too long, or lists are too deep
         raise ValueError(f"{str(file)!r} is no JSON that can be read: {error}") from None
 
 
 def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; of a key that is there twice one value would be lost."""
+    """A JSON object as a dict. A repeated key is refused, because one value would be lost."""
     content = dict(pairs)
     if len(content) < len(pairs):
         ((key, count),) = Counter(key for key, _ in pairs).most_common(1)

@@ -1,4 +1,4 @@
-"""Ctrl-C: ends a command within about a second, and says what is kept and how to go on."""
+"""Ctrl-C ends a command within about a second, with a message on what is kept."""
 
 from __future__ import annotations
 
@@ -12,67 +12,72 @@ from contextlib import contextmanager
 
 __all__ = ["INTERRUPTED", "ends_when_interrupted", "says_when_interrupted"]
 
-#: Exit code of a command that was interrupted, as shells have it.
+#: Exit code of an interrupted command, as in shells.
 INTERRUPTED = 130
-#: What commands have to say when interrupted, the innermost last.
-_LAST_WORDS: list[Callable[[], None]] = []
+#: Functions that print a message on an interrupt, the innermost last.
+_MESSAGES: list[Callable[[], None]] = []
 
 
 @contextmanager
 def says_when_interrupted(say: Callable[[], None]) -> Iterator[None]:
-    """Within it, an interrupt calls ``say`` before it goes on its way."""
-    _LAST_WORDS.append(say)
+    """Call ``say`` when the block is interrupted; the KeyboardInterrupt is raised again."""
+    _MESSAGES.append(say)
     try:
         yield
     except KeyboardInterrupt:
         say()
         raise
     finally:
-        _LAST_WORDS.remove(say)
+        _MESSAGES.remove(say)
 
 
 @contextmanager
 def ends_when_interrupted(patience: float = 1.0) -> Iterator[None]:
-    """Within it, Ctrl-C ends the process also where Python does not get to raise its exception.
+    """Make Ctrl-C end the process even during a long call into a library.
 
-    A single call of a library (a large system of equations, a convolution) may take minutes. After
-    ``patience`` seconds of it the last words are said, and the process ends with code 130. What it
-    was writing is safe: files are replaced whole, and rows count once they are committed.
+    Python raises KeyboardInterrupt only between its own instructions, and a single library call
+    (a large linear system, a convolution) may take minutes. If the exception is not raised within
+    ``patience`` seconds, a thread prints the messages and ends the process with code 130. No output
+    file is damaged: files are replaced atomically, and readers ignore incomplete rows.
 
-    Elsewhere than in a main thread that Ctrl-C interrupts, nothing is changed.
+    Without effect outside the main thread, or if SIGINT has another handler than Python's.
+
+    Args:
+        patience: seconds to wait for KeyboardInterrupt.
     """
-    before = signal.getsignal(signal.SIGINT)
+    handler_before = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or before is not signal.default_int_handler:
+    if not in_main or handler_before is not signal.default_int_handler:
         yield
         return
-    noticed = threading.Event()
-    ear, mouth = socket.socketpair()  # Python's own handlers run between its steps; this at once
-    mouth.setblocking(False)
+    raised = threading.Event()
+    # The C-level handler writes the signal's number to this socket at once.
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
 
-    def notice(*interrupt: object) -> None:
-        noticed.set()
+    def handle(*_: object) -> None:
+        raised.set()
         raise KeyboardInterrupt
 
     def watch() -> None:
-        while number := ear.recv(1):
-            if number[0] == signal.SIGINT and not noticed.wait(patience):
-                for say in reversed(_LAST_WORDS):
+        while number := receiver.recv(1):
+            if number[0] == signal.SIGINT and not raised.wait(patience):
+                for say in reversed(_MESSAGES):
                     say()
-                cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # a progress bar hid it
-                print(f"{cursor}interrupted", file=sys.stderr, flush=True)
+                show_cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # progress bars hide it
+                print(f"{show_cursor}interrupted", file=sys.stderr, flush=True)
                 os._exit(INTERRUPTED)
-            noticed.clear()
+            raised.clear()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    told = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGINT, notice)
+    wakeup_before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        signal.set_wakeup_fd(told)
-        mouth.close()
+        signal.signal(signal.SIGINT, handler_before)
+        signal.set_wakeup_fd(wakeup_before)
+        sender.close()
         watcher.join()
-        ear.close()
+        receiver.close()

@@ -1,4 +1,4 @@
-"""Work done on as many items at a time as memory takes."""
+"""Batches that shrink when memory runs out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 __all__ = ["Halving", "out_of_memory"]
 
-#: What the errors say that have no type of their own.
+#: Texts of out-of-memory errors that have no exception type of their own.
 FULL = (
     "can't allocate memory",
     "not enough memory",
@@ -24,15 +24,15 @@ Result = TypeVar("Result")
 
 
 class Halving(Generic[Item, Result]):
-    """A function of several items, halved whenever memory runs out.
+    """Applies a function to items in batches, and halves the batch size when memory runs out.
 
-    Called with any number of items it yields the function's results for one part after the other.
-    A part that does not fit is done again in halves, and no later part is larger.
+    Calling it yields the function's result for each batch. A batch that does not fit is tried again
+    at half the size, which later batches keep.
 
     Args:
-        function: of a sequence of at least one item.
-        size: items at a time, at first.
-        what: the items' name, for the warning.
+        function: takes a sequence of at least one item.
+        size: initial batch size.
+        what: plural name of the items, for the warning.
 
     >>> list(Halving(sum, 2, "numbers")([1, 2, 3]))
     [3, 3]
@@ -55,7 +55,7 @@ class Halving(Generic[Item, Result]):
                 yield result
                 start += len(part)
                 continue
-            # Out of the handler, where the error no longer holds on to what filled the memory.
+            # Outside the handler the error no longer keeps the large tensors alive.
             torch.cuda.empty_cache()
             warnings.warn(
                 f"out of memory with {len(part)} {self.what} at a time: going on with {self.size}",
@@ -64,7 +64,7 @@ class Halving(Generic[Item, Result]):
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; libraries say so by a RuntimeError like any other."""
+    """Whether an error means that memory ran out; libraries often raise a plain RuntimeError."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return any(words in str(error) for words in FULL)

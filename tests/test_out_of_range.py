@@ -53,7 +53,7 @@ class TestRange:
                 number = type(value) in (int, float)
                 inside = number and (0 < value < 1 or (value, above) == (0, False))
                 inside = inside or (number and (value, below) == (1, False))
-                allowed = Range(0, 1, above=above, below=below)
+                allowed = Range(0, 1, open_low=above, open_high=below)
                 if inside:
                     allowed.require("x", value)
                 else:

@@ -270,7 +270,7 @@ class CsvFile:
         rows: that were there already; one that a kill cut short is removed.
 
     Raises:
-        ValueError: if the file is there already and ``resume`` is off, or is no such file, or its
+        ValueError: if the file exists already and ``resume`` is off, or is no such file, or its
             folder is a file.
     """
 
@@ -282,7 +282,7 @@ class CsvFile:
             content = path.read_bytes()
             if content and not resume:
                 raise ValueError(
-                    f"{path} is there already; --resume it, or name another folder in --out"
+                    f"{path} exists already; --resume it, or name another folder in --out"
                 )
             head, end, cut_short = content.rpartition(b"\n")
             if not end and not _HEADER.startswith(cut_short):

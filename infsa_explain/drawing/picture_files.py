@@ -1,7 +1,7 @@
-"""Pictures on disk: each knows what it is of, and none takes the place of a picture of another.
+"""Picture files that identify their content, so that none overwrites a different picture.
 
-A picture holds the digest of what it shows (weights, method, layer, head, image) among its
-metadata. The same picture may be written again; where something else stands, that is refused.
+The metadata of a picture holds a digest of what it shows (weights, method, layer, head, image). A
+picture may be replaced by one with the same digest; any other file is left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..files import check_file, replacing
 
 __all__ = ["FORMATS", "check_picture", "mark_of", "save_picture"]
 
-#: Endings of the pictures that can be written, and how each is told what it shows.
+#: Suffix → the options of ``savefig`` that store a mark in the metadata of that format.
 FORMATS: dict[str, Callable[[str], dict[str, Any]]] = {
     ".png": lambda mark: {"metadata": {"Description": mark}},
     ".jpg": lambda mark: {"pil_kwargs": {"comment": mark.encode()}},
@@ -30,32 +30,37 @@ FORMATS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def mark_of(facts: Mapping[str, Any]) -> str:
-    """A line for the metadata of a picture that tells what it shows from all else."""
+    """The mark of a picture: a line with the digest of the facts that determine its content."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return f"infsa-explain {digest}"
 
 
 def check_picture(path: str | os.PathLike[str], mark: str, *, force: bool = False) -> None:
-    """Refuse to write a picture, before there is one.
+    """Check that a picture can be written, before it is drawn.
+
+    Args:
+        path: the file; its suffix is the format.
+        mark: of the picture, from :func:`mark_of`.
+        force: allow a file with another mark to be overwritten.
 
     Raises:
-        ValueError: for a format that is none of ``FORMATS``, a path that is no file's, or, unless
-            ``force``, a file that is there and does not have the mark.
+        ValueError: if the format is not one of ``FORMATS``, the path is empty or a folder, or,
+            unless ``force``, the file exists with another mark.
     """
+    check_file(path)
     picture = Path(path)
-    check_file(picture)
     if picture.suffix.lower() not in FORMATS:
         known = ", ".join(FORMATS)
         raise ValueError(f"--out must be a name with one of the endings {known}, got {path!s:.80}")
     if not force and picture.exists() and mark.encode() not in picture.read_bytes():
         raise ValueError(
-            f"{picture} is there already, and is not a picture of the same models, images and "
+            f"{picture} exists already, and is not a picture of the same models, images and "
             "options; choose another --out, or --force"
         )
 
 
 def save_picture(figure: Figure, path: str | os.PathLike[str], mark: str, *, dpi: int) -> None:
-    """Write a figure with its mark, whole or not at all; a file that is there is replaced."""
+    """Write a figure with its mark, atomically; an existing file is replaced."""
     options = FORMATS[Path(path).suffix.lower()](mark)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, **options)

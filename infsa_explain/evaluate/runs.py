@@ -79,7 +79,7 @@ class RunFolder:
         self.skipped: list[str] = []
         self._rows = self.path / f"rows.{shard}.jsonl"
         self._file: BinaryIO | None = None
-        check_folder(self.path)
+        check_folder(path)  # as given: Path("") is the current folder
         self._force, self._resumes = force, False
         joins = shard.parts > 1 and not self._rows.exists()
         if self._holds_run():

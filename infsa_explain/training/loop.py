@@ -102,6 +102,7 @@ def train(
             or an image has no label, or held-out images are of a class that none is trained on.
         FloatingPointError: if the loss is no longer finite.
     """
+    check_folder(out)
     folder = Path(out)
     _must_be_free(folder, recipe, resume)
     data, held_out = _labelled(recipe)
@@ -371,7 +372,6 @@ def _reorder(model: VisionTransformer, outputs: list[int]) -> None:
 
 def _must_be_free(folder: Path, recipe: Recipe, resume: bool) -> None:
     """Refuse a folder that holds another run, or this one where it is not to be resumed."""
-    check_folder(folder)
     path = folder / "recipe.json"
     if not path.exists():
         return

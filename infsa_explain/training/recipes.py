@@ -23,15 +23,15 @@ RANGES = {
     "seed": count(0, 2**48),  # photo-digits has ten thousand seeds for each
     "lr": Range(0, 10),
     "weight_decay": Range(0, 100),
-    "clip_grad": Range(0, float("inf"), above=True),
-    "layer_decay": Range(0, 1, above=True),
-    "label_smoothing": Range(0, 1, below=True),
+    "clip_grad": Range(0, float("inf"), open_low=True),
+    "layer_decay": Range(0, 1, open_low=True),
+    "label_smoothing": Range(0, 1, open_high=True),
     "mixup": Range(0, 100),
     "cutmix": Range(0, 100),
-    "drop_path": Range(0, 1, below=True),
-    "crop_scale": Range(0, 1, above=True),
+    "drop_path": Range(0, 1, open_high=True),
+    "crop_scale": Range(0, 1, open_low=True),
     "erasing": Range(0, 1),
-    "ema_decay": Range(0, 1, below=True),
+    "ema_decay": Range(0, 1, open_high=True),
 }
 
 

@@ -1,4 +1,4 @@
-"""Maps of images, written to disk: what ``python -m infsa_explain map`` does."""
+"""Writing the maps of images to files: what ``python -m infsa_explain map`` does."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from .views import view
 
 __all__ = ["MapWriter", "file_stems", "write_maps"]
 
-#: Bytes of a file's name without its ending, at most; systems take 255 with it.
-LONGEST = 240
+#: Maximum length of a file name without its suffix, in bytes; systems allow 255 with it.
+MAX_NAME_BYTES = 240
 
 
 @dataclass(frozen=True)
 class MapWriter:
-    """Writes the maps of a model, image by image: an overlay beside its colour bar, the raw map.
+    """Writes the maps of a model, image by image: a figure of the overlay, and the raw map.
 
-    Files are named after the image and the method, and after what else is not the default: the
-    model's name, layer, head, γ, class and seed. So no map takes the place of another; where one
-    would, as for two models of one name, it is refused.
+    A file name consists of the image, the method, and every option that is not the default: the
+    model's name, layer, head, γ, class and seed. Different maps therefore have different files.
+    Where two models share a name, the second is refused instead of overwriting the first.
 
     Attributes:
         model: a supported ViT.
         methods: names of map methods.
-        out: a folder, made if need be.
-        name: of the model, in the files' names; left out if empty.
-        layer, head, gamma, target: as in :func:`infsa_explain.explain`; a layer and a head are for
-            the methods that have them.
-        seed: of the fresh weights, for ``untrained-`` methods.
-        force: write over pictures of something else.
+        out: output folder, created when needed.
+        name: model name in the file names; left out if empty.
+        layer, head, gamma, target: as in :func:`infsa_explain.explain`; layer and head apply to the
+            methods that have them.
+        seed: seed of the fresh weights, for ``untrained-`` methods.
+        force: overwrite files of other maps.
     """
 
     model: nn.Module
@@ -65,15 +65,15 @@ class MapWriter:
         return fingerprint(self.model)
 
     def check(self, stem: str, source: str) -> None:
-        """Refuse, before any work, to write the maps of an image.
+        """Check that the maps of an image can be written, before any work is done.
 
         Args:
-            stem: of the files' names.
-            source: what tells the image from all others, such as its path.
+            stem: beginning of the file names.
+            source: identifies the image, such as its path.
 
         Raises:
-            ValueError: for an unknown method, a layer or a head where there is none, a folder that
-                is a file, or, unless ``force``, where there are maps of something else.
+            ValueError: if a method is unknown or does not have the layer or head, the folder is a
+                file, or, unless ``force``, files of other maps exist.
         """
         check_place(self.methods, self.layer, self.head)
         check_folder(self.out)
@@ -83,7 +83,7 @@ class MapWriter:
             check_picture(picture, mark, force=self.force)
             if raw.exists() and not (self.force or picture.exists()):
                 raise ValueError(
-                    f"{raw} is there already, without a picture that says what it is of; choose "
+                    f"{raw} exists already, without the picture that identifies it; choose "
                     "another --out, or --force"
                 )
 
@@ -91,11 +91,11 @@ class MapWriter:
         """Write the maps of an image.
 
         Args:
-            sample: the image; what is shown is the part that the model sees.
+            sample: the image; the figure shows the part that the model sees.
             stem, source: as for :meth:`check`.
 
         Yields:
-            The paths, as they are written. Nothing is written before every method is known to work.
+            Each path after it is written. Nothing is written before all maps are computed.
 
         Raises:
             ValueError: as :meth:`check`, and as :func:`infsa_explain.explain`.
@@ -108,7 +108,9 @@ class MapWriter:
             seed=sample.image_id,
             untrained_seed=self.seed,
         )
-        looks = seen.explain_all(self.methods, self.layer, self.head, self.gamma, self.target)
+        looks = seen.explain_all(
+            self.methods, self.layer, self.head, gamma=self.gamma, target=self.target
+        )
         make_folder(self.out)
         for method, look in zip(self.methods, looks, strict=True):
             raw, picture = self._paths(stem, method)
@@ -120,34 +122,34 @@ class MapWriter:
                 boxes=seen.boxes,
                 region=whole(seen.pixels),
             )
-            # The picture first: it says what the raw map is of.
+            # The picture is written first: it identifies the raw map.
             save_picture(drawn, picture, self._mark(method, source), dpi=150)
             with replacing(raw) as temporary:
                 np.save(temporary, look.scores)
             yield from (raw, picture)
 
     def _choice(self, method: str) -> dict[str, Any]:
-        """What was chosen of all that decides the map of a method; the defaults are None."""
-        known = get_method(method)
-        choice = known.choice(self.layer, self.head)
+        """The options that determine a method's map; None for defaults."""
+        entry = get_method(method)
+        choice = entry.choice(self.layer, self.head)
         return {
             "layer": None if str(choice["layer"]) in ("-1", "last") else str(choice["layer"]),
             "head": choice["head"],
-            "gamma": None if known.control else self.gamma,
-            "class": self.target if known.class_specific else None,
-            "seed": self.seed or None if known.untrained else None,
+            "gamma": None if entry.control else self.gamma,
+            "class": self.target if entry.class_specific else None,
+            "seed": self.seed or None if entry.untrained else None,
         }
 
     def _paths(self, stem: str, method: str) -> tuple[Path, Path]:
-        """Of the raw map and of the picture."""
+        """Paths of the raw map and of the picture."""
         marks = [
             f"{key}-{value}" for key, value in self._choice(method).items() if value is not None
         ]
         parts = [_safe(part) for part in (self.name, method, *marks) if part]
         name = ".".join([stem, *parts])
-        if len(name.encode()) > LONGEST:
+        if len(name.encode()) > MAX_NAME_BYTES:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-            name = f"{name.encode()[: LONGEST - 9].decode(errors='ignore')}-{digest}"
+            name = f"{name.encode()[: MAX_NAME_BYTES - 9].decode(errors='ignore')}-{digest}"
         return self.out / f"{name}.npy", self.out / f"{name}.png"
 
     def _mark(self, method: str, source: str) -> str:
@@ -165,25 +167,29 @@ def write_maps(
     source: str | None = None,
     **options: Any,
 ) -> Iterator[Path]:
-    """Write the maps of one image: see :class:`MapWriter`, whose attributes ``options`` are.
+    """Write the maps of one image, with a :class:`MapWriter`.
 
     Args:
         model, methods, out: as for :class:`MapWriter`.
-        sample: the image; what is shown is the part that the model sees.
-        stem: of the files' names; that of :func:`file_stems` if None.
-        source: what tells the image from all others; its ``image_id`` if None.
+        sample: the image; the figure shows the part that the model sees.
+        stem: beginning of the file names; from :func:`file_stems` if None.
+        source: identifies the image; its ``image_id`` if None.
         **options: further attributes of :class:`MapWriter`.
 
     Yields:
-        The paths, as they are written. Nothing is written before every method is known to work.
+        Each path after it is written. Nothing is written before all maps are computed.
+
+    Raises:
+        ValueError: as :meth:`MapWriter.check` and :func:`infsa_explain.explain`.
     """
+    check_folder(out)  # as given: Path("") is the current folder
     (stem,) = file_stems([sample.image_id]) if stem is None else [stem]
     source = sample.image_id if source is None else source
     yield from MapWriter(model, methods, Path(out), **options).write(sample, stem, source)
 
 
 def file_stems(image_ids: Iterable[str]) -> list[str]:
-    """Names of images as those of files: short enough, in no other folder, and no two alike.
+    """File names for images: at most 200 bytes, without folders, and unique.
 
     >>> file_stems(["../my photos/-a b.jpg", "..", "a.jpg", "a.jpg"])
     ['_my_photos_-a_b.jpg', 'image', 'a.jpg', 'a.jpg-2']
@@ -200,5 +206,5 @@ def file_stems(image_ids: Iterable[str]) -> list[str]:
 
 
 def _safe(text: str) -> str:
-    """A text as a part of a file's name."""
+    """A text with all characters replaced that are unsafe in a file name."""
     return re.sub(r"[^\w.-]+", "_", text).lstrip(".-")

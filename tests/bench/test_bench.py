@@ -329,7 +329,7 @@ def test_files_of_a_run(tmp_path):
     with (tmp_path / "run" / "bench.csv").open() as written:
         read = list(csv.DictReader(written))
     assert [float(row["gflops"]) for row in read] == [row.gflops for row in rows]
-    with pytest.raises(ValueError, match="is there already; --resume it, or name another"):
+    with pytest.raises(ValueError, match="exists already; --resume it, or name another"):
         CsvFile(tmp_path / "run" / "bench.csv")
     write(tmp_path / "run", rows)
     assert (tmp_path / "run" / "bench.png").read_bytes()[:4] == b"\x89PNG"

@@ -16,8 +16,11 @@ from safetensors import SafetensorError
 import infsa_explain
 from infsa_explain.data import PhotoDigits
 from infsa_explain.drawing.picture_files import check_picture, mark_of, save_picture
+from infsa_explain.evaluate import RunFolder
 from infsa_explain.files import check_file, check_folder, make_folder, naming, replacing
 from infsa_explain.models.checkpoints import save
+from infsa_explain.training.loop import train
+from infsa_explain.training.recipes import recipe_for
 from infsa_explain.viewing.writing import write_maps
 
 
@@ -120,7 +123,7 @@ class TestWhatIsReplaced:
         before = contents(out)
         code, stdout, stderr = cli("map", photo, "--model", files[1], "--out", out)
         assert (code, stdout, stderr.count("\n")) == (2, "", 1)
-        assert "cat.png.m.visits.png is there already, and is not a picture of the same" in stderr
+        assert "cat.png.m.visits.png exists already, and is not a picture of the same" in stderr
         assert "choose another --out, or --force" in stderr
         assert contents(out) == before
         assert cli("map", photo, "--model", files[1], "--out", out, "--force")[0] == 0
@@ -143,7 +146,7 @@ class TestWhatIsReplaced:
         assert cli("map", photo, "--out", out)[0] == 0
         (out / "cat.png.visits.png").unlink()
         code, _, stderr = cli("map", photo, "--out", out)
-        assert code == 2 and "visits.npy is there already, without a picture that says" in stderr
+        assert code == 2 and "visits.npy exists already, without the picture that" in stderr
         # A picture without its raw map, as a kill leaves it, is taken up again.
         assert cli("map", photo, "--out", out, "--force")[0] == 0
         (out / "cat.png.visits.npy").unlink()
@@ -153,7 +156,7 @@ class TestWhatIsReplaced:
     def test_a_file_of_anybody(self, model, tmp_path):
         sample = PhotoDigits("val")[0]
         (tmp_path / "mine.visits.png").write_bytes(b"mine")
-        with pytest.raises(ValueError, match="mine.visits.png is there already, and is not"):
+        with pytest.raises(ValueError, match="mine.visits.png exists already, and is not"):
             list(write_maps(model, sample, ["visits"], tmp_path, stem="mine"))
         assert contents(tmp_path) == {"mine.visits.png": b"mine"}
 
@@ -167,7 +170,7 @@ class TestWhatIsReplaced:
         save_picture(drawn, path, mark, dpi=50)
         check_picture(path, mark)
         check_picture(path, other, force=True)
-        with pytest.raises(ValueError, match=f"a.{ending} is there already"):
+        with pytest.raises(ValueError, match=f"a.{ending} exists already"):
             check_picture(path, other)
 
 
@@ -192,7 +195,7 @@ class TestGallery:
         ):
             code, stdout, stderr = cli(*command, *change)
             assert (code, stdout, stderr.count("\n")) == (2, "", 1)
-            assert "sheet.png is there already, and is not a picture of the same" in stderr
+            assert "sheet.png exists already, and is not a picture of the same" in stderr
             assert out.read_bytes() == before
         assert cli(*command, "--layer", 0, "--force")[0] == 0
         assert out.read_bytes() != before
@@ -282,6 +285,24 @@ class TestOutIsOfTheOtherKind:
                 check_folder(tmp_path / path)
         with pytest.raises(ValueError, match="is a folder; --out needs the name of a file"):
             check_file(tmp_path)
+
+    @pytest.mark.parametrize("path", ["", "  "])
+    def test_an_empty_path_is_not_the_current_folder(self, path, model, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        words = "^out must be the path of a folder, got an empty path; '.' is the current folder$"
+        for write in (
+            lambda: check_folder(path),
+            lambda: make_folder(path),
+            lambda: list(write_maps(model, PhotoDigits("val")[0], ["degree"], path)),
+            lambda: RunFolder(path, {}),
+            lambda: train(recipe_for("infvit_linear_digits", "photo-digits"), path),
+        ):
+            with pytest.raises(ValueError, match=words):
+                write()
+        for write in (lambda: check_file(path), lambda: check_picture(path, "", force=True)):
+            with pytest.raises(ValueError, match="^out must be the path of a file, got an empty"):
+                write()
+        assert not list(tmp_path.iterdir())
 
 
 class TestFullDisk:
