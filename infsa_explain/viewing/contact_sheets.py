@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Unpack
+from typing import Any, Unpack, cast
 
-from matplotlib.figure import Figure
 from torch import nn
 
 from ..data.samples import Sample
-from ..drawing.figures import ColourScale, Panel, draw
+from ..drawing.figures import ColourScale, Drawing, Panel, draw
 from ..drawing.heatmap import Display
-from .views import view
+from .views import MapChoice, pop_choice, view
 
-__all__ = ["contact_sheet"]
+__all__ = ["SheetOptions", "contact_sheet"]
+
+
+class SheetOptions(MapChoice, Display, total=False):
+    """Which maps (``layer``, ``head``, ``gamma``, ``target``), and how they are drawn.
+
+    See :class:`~infsa_explain.viewing.views.MapChoice` and :func:`infsa_explain.overlay`.
+    """
 
 
 def contact_sheet(
@@ -21,35 +27,29 @@ def contact_sheet(
     samples: Sequence[Sample],
     methods: Sequence[str],
     *,
-    layer: int | str = -1,
-    head: int | None = None,
-    gamma: float | None = None,
-    target: int | str | None = None,
     untrained_seed: int = 0,
     scale: ColourScale = "own",
-    **display: Unpack[Display],
-) -> Figure:
-    """Maps of several images by several methods of several models, with boxes and predictions.
+    **options: Unpack[SheetOptions],
+) -> Drawing:
+    """Draw maps of several images by several methods of several models, with boxes and predictions.
 
     Args:
-        models: name to model; each sees the images as they are prepared for it.
-        samples: the images, a row each, with their boxes.
-        methods: names of map methods, a column each for every model.
-        layer: an index, ``"last"``, or ``"mean"`` over all.
-        head: an index, or None for the mean over heads.
-        gamma: in place of the models' own γ.
-        target: the class to explain, by number or name; the predicted one if None.
-        untrained_seed: of the fresh weights, for ``untrained-`` methods.
-        scale: ``"own"`` for every map, one for each ``"row"``, or one ``"shared"`` by all.
-        **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
+        models: name to model; the images are preprocessed for each.
+        samples: the images with their boxes, one row each.
+        methods: names of map methods, one column each for every model.
+        untrained_seed: seed of the fresh weights, for ``untrained-`` methods.
+        scale: one colour scale for each map (``"own"``), for each ``"row"``, or for all maps
+            (``"shared"``).
+        **options: ``layer``, ``head``, ``gamma``, ``target`` and the drawing options of
+            :func:`infsa_explain.overlay`; see :class:`SheetOptions`.
 
     Returns:
-        A figure apart from pyplot's state. What a model predicts stands above its first map; layer
-        and head, which are for the methods that have them, stand below.
+        A figure. The prediction of a model is the title of its first map. Layer and head, which
+        apply to the methods that have them, are in the caption.
 
     Raises:
-        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or without
-            a model, an image or a method.
+        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or if
+            ``models``, ``samples`` or ``methods`` is empty.
 
     >>> import infsa_explain
     >>> from infsa_explain.data import PhotoDigits
@@ -63,6 +63,8 @@ def contact_sheet(
             f"models, samples and methods must not be empty, got {len(models)}, {len(samples)} "
             f"and {len(methods)}"
         )
+    display: dict[str, Any] = dict(options)
+    choice = pop_choice(display)
     rows: list[list[Panel | None]] = []
     for sample in samples:
         panels: list[Panel | None] = []
@@ -74,7 +76,7 @@ def contact_sheet(
                 seed=sample.image_id,
                 untrained_seed=untrained_seed,
             )
-            looks = seen.explain_all(methods, layer, head, gamma, target)
+            looks = seen.explain_all(methods, **choice)
             if not panels:
                 panels.append(Panel(seen.pixels, None, "" if rows else "image", seen.boxes))
             for i, (method, look) in enumerate(zip(methods, looks, strict=True)):
@@ -82,17 +84,17 @@ def contact_sheet(
                 lines.append("" if i else seen.prediction)
                 panels.append(Panel(seen.pixels, look.scores, "\n".join(lines), seen.boxes))
         rows.append(panels)
-    caption = _choice(layer, head, gamma, target)
-    return draw(rows, scale=scale, caption=caption, **display)
+    caption = _choice_text(choice)
+    return draw(rows, scale=scale, caption=caption, **cast(Display, display))
 
 
-def _choice(
-    layer: int | str, head: int | None, gamma: float | None, target: int | str | None
-) -> str:
-    """What was chosen for the methods that have it, such as "last layer, mean over heads"."""
+def _choice_text(choice: MapChoice) -> str:
+    """The choice for all methods in words, such as "last layer, mean over heads"."""
+    layer, head = str(choice.get("layer", -1)), choice.get("head")
+    gamma, target = choice.get("gamma"), choice.get("target")
     words = {"-1": "last layer", "last": "last layer", "mean": "mean over layers"}
     facts = [
-        words.get(str(layer), f"layer {layer}"),
+        words.get(layer, f"layer {layer}"),
         "mean over heads" if head is None else f"head {head}",
         "" if gamma is None else f"γ {gamma:.2f}",
         "" if target is None else f"of class {target}",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from numpy.typing import ArrayLike
 from torch import nn
 
 from ..data.pixels import AnyImage
@@ -14,15 +13,40 @@ from ..drawing.heatmap import Display, whole
 from ..methods import check_place, class_index, get_method
 from ..vits.capturing import layer_index
 from .inspector import Choice, Inspector, static
-from .views import Look, gammas_text, heads_text, layers_text, view
+from .views import (
+    Look,
+    MapChoice,
+    View,
+    ViewOptions,
+    gammas_text,
+    heads_text,
+    layers_text,
+    pop_choice,
+    view,
+)
 
 if TYPE_CHECKING:
     from .widget import InspectorWidget
 
-__all__ = ["head_gallery", "inspect", "layer_table", "method_gallery", "side_by_side"]
+__all__ = [
+    "GalleryOptions",
+    "head_gallery",
+    "inspect",
+    "layer_table",
+    "method_gallery",
+    "side_by_side",
+]
 
-#: Row of the methods that are of the whole model.
-WHOLE = "whole model"
+#: Row of the methods that score the whole model.
+WHOLE_MODEL = "whole model"
+
+
+class GalleryOptions(ViewOptions, Display, total=False):
+    """What every gallery takes: which map (``layer``, ``head``, ``gamma``, ``target``), of which
+    image (``boxes``, ``seed``), and how it is drawn (``opacity``, ``colormap``, …).
+
+    See :class:`~infsa_explain.viewing.views.ViewOptions` and :func:`infsa_explain.overlay`.
+    """
 
 
 def method_gallery(
@@ -30,41 +54,30 @@ def method_gallery(
     image: AnyImage,
     methods: Sequence[str] = ("visits", "perron", "linear", "degree", "centre"),
     *,
-    layer: int | str = -1,
-    head: int | None = None,
-    gamma: float | None = None,
-    target: int | str | None = None,
     columns: int = 6,
     shared_scale: bool = False,
-    boxes: ArrayLike | None = None,
-    seed: int | str = 0,
-    **display: Unpack[Display],
+    **options: Unpack[GalleryOptions],
 ) -> Drawing:
-    """Maps of one image by several methods.
+    """Draw maps of one image by several methods.
 
     Args:
         model: a supported ViT.
         image: as for :func:`infsa_explain.viewing.views.view`.
         methods: names of map methods.
-        layer: an index, ``"last"``, or ``"mean"`` over all, for methods that score layers.
-        head: an index, or None for the mean over heads.
-        gamma: in place of the model's own γ.
-        target: the class to explain, by number or name; the predicted one if None.
-        columns: panels in a row, at most.
-        shared_scale: one colour scale for all methods. By default each has its own.
-        boxes: as for :func:`infsa_explain.viewing.views.view`, outlined.
-        seed: identity of the image, for methods that draw.
-        **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
+        columns: maximum number of panels in a row.
+        shared_scale: use one colour scale for all maps; by default each map has its own.
+        **options: ``layer``, ``head``, ``gamma``, ``target``, ``boxes``, ``seed`` and the drawing
+            options of :func:`infsa_explain.overlay`; see :class:`GalleryOptions`.
 
     Returns:
-        A figure, titled with the predicted class and its probability.
+        A figure whose title is the predicted class and its probability.
 
     Raises:
-        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or for no
-            method.
+        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or if
+            ``methods`` is empty.
     """
-    seen = view(model, image, boxes=boxes, seed=seed)
-    looks = seen.explain_all(methods, layer, head, gamma, target)
+    seen, choice, display = _opened(model, image, options)
+    looks = seen.explain_all(methods, **choice)
     return grid(
         seen.pixels,
         {look.explanation.method: look.scores for look in looks},
@@ -72,23 +85,10 @@ def method_gallery(
         shared_scale=shared_scale,
         region=whole(seen.pixels),
         title=seen.prediction,
-        caption=_in_common(looks),
+        caption=_common_facts(looks),
         boxes=seen.boxes,
         **display,
     )
-
-
-def _in_common(looks: Sequence[Look]) -> str:
-    """Layers, heads, γ and class of the maps that have them, in words."""
-    by_layer = [look.explanation for look in looks if get_method(look.explanation.method).layers]
-    heads = [look.explanation.heads for look in looks if look.explanation.heads]
-    facts = [
-        layers_text(by_layer[0].layers) if by_layer else "",
-        heads_text(heads[0]) if heads else "",
-        gammas_text([gamma for look in looks for gamma in look.gammas]),
-        next((look.of for look in looks if look.of), ""),
-    ]
-    return ", ".join(filter(None, facts))
 
 
 def layer_table(
@@ -97,70 +97,58 @@ def layer_table(
     methods: Sequence[str] = ("visits", "perron", "linear", "degree"),
     *,
     layers: Sequence[int] | None = None,
-    head: int | None = None,
-    gamma: float | None = None,
-    target: int | str | None = None,
     scale: ColourScale = "own",
-    boxes: ArrayLike | None = None,
-    seed: int | str = 0,
-    **display: Unpack[Display],
+    **options: Unpack[GalleryOptions],
 ) -> Drawing:
-    """Maps of one image, methods × layers; those of the whole model are in a row of their own.
+    """Draw a table of maps of one image: methods × layers.
+
+    Methods that score the whole model share one row.
 
     Args:
         model: a supported ViT.
         image: as for :func:`infsa_explain.viewing.views.view`.
-        methods: names of map methods, a row each where they score layers.
-        layers: indices, a column each; all if None.
-        head: an index, or None for the mean over heads.
-        gamma: in place of the model's own γ.
-        target: the class to explain, by number or name; the predicted one if None.
-        scale: ``"own"`` for every map, one for each ``"row"``, or one ``"shared"`` by all.
-        boxes: as for :func:`infsa_explain.viewing.views.view`, outlined.
-        seed: identity of the image, for methods that draw.
-        **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
+        methods: names of map methods; each that scores layers has its own row.
+        layers: layer indices, one column each; all layers if None.
+        scale: one colour scale for each map (``"own"``), for each ``"row"``, or for all maps
+            (``"shared"``).
+        **options: ``head``, ``gamma``, ``target``, ``boxes``, ``seed`` and the drawing options of
+            :func:`infsa_explain.overlay`; see :class:`GalleryOptions`.
 
     Returns:
-        A figure, titled with the predicted class and its probability.
+        A figure whose title is the predicted class and its probability.
 
     Raises:
-        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or for no
-            method.
+        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, if
+            ``methods`` is empty, or if ``layer`` is passed.
     """
     if not methods:
         raise ValueError("methods must name at least one map method, got none")
-    check_place(methods, "last", head)
-    seen = view(model, image, boxes=boxes, seed=seed)
+    if "layer" in options:
+        raise ValueError(f"layer must be left out, use layers=[…], got {options['layer']!r}")
+    check_place(methods, "last", options.get("head"))
+    seen, choice, display = _opened(model, image, options)
     depth = len(seen.graphs.layers)
-    chosen = [layer_index(layer, depth) for layer in (range(depth) if layers is None else layers)]
+    indices = [layer_index(layer, depth) for layer in (range(depth) if layers is None else layers)]
     looks: dict[str, list[Look]] = {}
-    for method in methods:
-        if get_method(method).scope == "model":
-            looks.setdefault(WHOLE, []).append(seen.explain(method, gamma=gamma, target=target))
-        else:
-            own = head if get_method(method).heads else None
-            looks[method] = [seen.explain(method, layer, own, gamma, target) for layer in chosen]
+    for name in methods:
+        row, columns = (name, indices) if get_method(name).layers else (WHOLE_MODEL, [-1])
+        looks.setdefault(row, []).extend(
+            seen.explain_leniently(name, choice | {"layer": layer}) for layer in columns
+        )
+    titles = {
+        name: [look.explanation.method for look in row] if name == WHOLE_MODEL else [""] * len(row)
+        for name, row in looks.items()
+    }
+    if by_layer := [name for name in looks if name != WHOLE_MODEL]:
+        titles[by_layer[0]] = [f"layer {layer}" for layer in indices]
     rows: list[list[Panel | None]] = []
-    for name, row in looks.items():
-        titles = [f"layer {layer}" for layer in chosen] if not rows else [""] * len(chosen)
-        if name == WHOLE:
-            titles = [look.explanation.method for look in row]
+    for name, row_looks in looks.items():
+        maps = zip(row_looks, titles[name], strict=True)
         rows.append([None if rows else Panel(seen.pixels, None, "image", seen.boxes)])
-        rows[-1] += [
-            Panel(seen.pixels, look.scores, title, seen.boxes)
-            for look, title in zip(row, titles, strict=True)
-        ]
-    every = [look for row in looks.values() for look in row]
-    heads = next((look.explanation.heads for look in every if look.explanation.heads), None)
-    about = [heads_text(heads), gammas_text([gamma for look in every for gamma in look.gammas])]
-    about.append(next((look.of for look in every if look.of), ""))
+        rows[-1] += [Panel(seen.pixels, look.scores, title, seen.boxes) for look, title in maps]
+    caption = _common_facts([look for row_looks in looks.values() for look in row_looks], False)
     return draw(
-        rows,
-        names=list(looks),
-        scale=scale,
-        title=seen.prediction,
-        caption=", ".join(filter(None, about)),
-        **display,
+        rows, names=list(looks), scale=scale, title=seen.prediction, caption=caption, **display
     )
 
 
@@ -169,54 +157,51 @@ def head_gallery(
     image: AnyImage,
     method: str = "visits",
     *,
-    layer: int = -1,
-    gamma: float | None = None,
-    target: int | str | None = None,
     columns: int = 5,
     shared_scale: bool = False,
-    boxes: ArrayLike | None = None,
-    **display: Unpack[Display],
+    **options: Unpack[GalleryOptions],
 ) -> Drawing:
-    """Maps of one image by every head of a layer; of a dead head there is none, and it says so.
+    """Draw maps of one image by every head of a layer; a dead head is marked "no map".
 
     Args:
         model: a supported ViT.
         image: as for :func:`infsa_explain.viewing.views.view`.
-        method: a map method that scores each layer and head.
-        layer: an index, negative from the end.
-        gamma: in place of the model's own γ.
-        target: the class to explain, by number or name; the predicted one if None.
-        columns: panels in a row, at most.
-        shared_scale: one colour scale for all heads. By default each has its own.
-        boxes: as for :func:`infsa_explain.viewing.views.view`, outlined.
-        **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
+        method: a map method that scores each head.
+        columns: maximum number of panels in a row.
+        shared_scale: use one colour scale for all heads; by default each head has its own.
+        **options: ``layer`` (an index), ``gamma``, ``target``, ``boxes``, ``seed`` and the drawing
+            options of :func:`infsa_explain.overlay`; see :class:`GalleryOptions`.
 
     Returns:
-        A figure, titled with the predicted class and its probability.
+        A figure whose title is the predicted class and its probability.
 
     Raises:
-        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or for a
-            method without heads.
+        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, if the
+            method does not score heads, or if ``head`` is passed.
     """
     if not get_method(method).heads:
         raise ValueError(f"method must score each head, got {method!r}, which has no heads")
-    seen = view(model, image, boxes=boxes)
-    heads = range(seen.graphs.layer(layer_index(layer, len(seen.graphs.kinds))).operator.shape[1])
-    looks = [seen.explain(method, layer, head, gamma, target) for head in heads]
-    names = [
-        ", ".join([f"head {head}", *filter(None, [gammas_text(look.gammas)])])
-        for head, look in zip(heads, looks, strict=True)
-    ]
+    if "head" in options:
+        raise ValueError(f"head must be left out, all heads are drawn, got {options['head']!r}")
+    seen, choice, display = _opened(model, image, options)
+    layer = layer_index(choice.get("layer", -1), len(seen.graphs.kinds))
+    looks = {
+        head: seen.explain(method, **(choice | {"head": head}))
+        for head in range(seen.graphs.layer(layer).operator.shape[1])
+    }
+    maps = {
+        ", ".join(filter(None, [f"head {head}", gammas_text(look.gammas)])): look.scores
+        for head, look in looks.items()
+    }
+    facts = [method, layers_text(looks[0].explanation.layers), looks[0].of]
     return grid(
         seen.pixels,
-        {name: look.scores for name, look in zip(names, looks, strict=True)},
+        maps,
         columns=columns,
         shared_scale=shared_scale,
         title=seen.prediction,
         region=whole(seen.pixels),
-        caption=", ".join(
-            filter(None, [method, layers_text(looks[0].explanation.layers), looks[0].of])
-        ),
+        caption=", ".join(filter(None, facts)),
         boxes=seen.boxes,
         **display,
     )
@@ -227,57 +212,44 @@ def side_by_side(
     image: AnyImage,
     method: str = "visits",
     *,
-    layer: int | str = -1,
-    head: int | None = None,
-    gamma: float | None = None,
-    target: int | str | None = None,
     shared_scale: bool = False,
-    boxes: ArrayLike | None = None,
-    seed: int | str = 0,
-    **display: Unpack[Display],
+    **options: Unpack[GalleryOptions],
 ) -> Drawing:
-    """The same map of one image by several models, such as before and after training.
+    """Draw the same map of one image by several models, such as before and after training.
 
     Args:
-        models: name to model; each sees the image as it is prepared for it.
+        models: name to model; the image is preprocessed for each.
         image: as for :func:`infsa_explain.viewing.views.view`.
         method: a map method.
-        layer: an index, ``"last"``, or ``"mean"`` over all.
-        head: an index, or None for the mean over heads.
-        gamma: in place of the models' own γ.
-        target: the class to explain, by number or name; the predicted one if None.
-        shared_scale: one colour scale for all models. By default each has its own.
-        boxes: as for :func:`infsa_explain.viewing.views.view`, outlined.
-        seed: identity of the image, for methods that draw.
-        **display: as for :func:`infsa_explain.overlay`, but ``mean`` and ``std``.
+        shared_scale: use one colour scale for all models; by default each model has its own.
+        **options: ``layer``, ``head``, ``gamma``, ``target``, ``boxes``, ``seed`` and the drawing
+            options of :func:`infsa_explain.overlay`; see :class:`GalleryOptions`.
 
     Returns:
-        A figure; the title of each map says what the model predicts.
+        A figure. Each map's title gives the model's prediction.
 
     Raises:
-        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or for no
-            model.
+        ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or if
+            ``models`` is empty.
     """
     if not models:
         raise ValueError("models must hold at least one model, got none")
-    views = {name: view(model, image, boxes=boxes, seed=seed) for name, model in models.items()}
-    first = next(iter(views.values()))
-    looks = [seen.explain(method, layer, head, gamma, target) for seen in views.values()]
-    # What all have in common is said once, below.
+    views, looks, display = {}, [], Display()
+    for name, model in models.items():
+        views[name], choice, display = _opened(model, image, options)
+        looks.append(views[name].explain(method, **choice))
+    # Facts that hold for all models are in the caption, the others in the titles.
     facts = list(zip(*(look.facts for look in looks), strict=True))
     common = [texts[0] if len(set(texts)) == 1 else "" for texts in facts]
+    first = next(iter(views.values()))
     panels: list[Panel | None] = [Panel(first.pixels, None, "image", first.boxes)]
     for (name, seen), look in zip(views.items(), looks, strict=True):
-        own = [text for text in look.facts if text not in common]
-        title = "\n".join(filter(None, [name, seen.prediction, ", ".join(own)]))
+        differing = ", ".join(text for text in look.facts if text and text not in common)
+        title = "\n".join(filter(None, [name, seen.prediction, differing]))
         panels.append(Panel(seen.pixels, look.scores, title, seen.boxes))
-    return draw(
-        [panels],
-        scale="shared" if shared_scale else "own",
-        caption=", ".join(filter(None, common)),
-        width=2.6,
-        **display,
-    )
+    scale: ColourScale = "shared" if shared_scale else "own"
+    caption = ", ".join(filter(None, common))
+    return draw([panels], scale=scale, caption=caption, width=2.6, **display)
 
 
 def inspect(
@@ -285,48 +257,67 @@ def inspect(
     image: AnyImage,
     *,
     method: str = "visits",
-    layer: int | str = -1,
-    head: int | None = None,
-    gamma: float | None = None,
-    target: int | str | None = None,
     label: int | str | None = None,
-    boxes: ArrayLike | None = None,
-    seed: int | str = 0,
+    **options: Unpack[ViewOptions],
 ) -> InspectorWidget | Drawing:
-    """Look into a model by hand, in a notebook: the last expression of a cell shows it.
+    """Explore the maps of an image in a notebook: the last expression of a cell shows the widget.
 
     Menus and sliders choose method, layer, head, γ, class, colour scale and opacity. The pointer
-    reads patches off; a click on one shows where its visits come from and where walks from it go,
-    its column and its row of F = (I − γÂ)⁻¹.
+    shows the scores of patches. A click on a patch shows where its visits come from and where walks
+    from it go: its column and its row of F = (I − γÂ)⁻¹.
 
     Args:
         model: a supported ViT, in any mode; it is left as found.
         image: as for :func:`infsa_explain.viewing.views.view`.
-        method: a map method to begin with.
-        layer: an index, ``"last"``, or ``"mean"`` over all.
-        head: an index, or None for the mean over heads.
-        gamma: in place of the model's own γ, in (0, 1).
-        target: the class to explain, by number or name, for methods that are of a class; the
-            predicted one if None.
-        label: the class that the image is of, by number or name; the menu of classes has it.
-        boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open, outlined.
-        seed: identity of the image, for methods that draw.
+        method: the map method that is shown first.
+        label: true class of the image, by number or name; it is added to the menu of classes.
+        **options: ``layer``, ``head``, ``gamma``, ``target``, ``boxes`` and ``seed``; see
+            :class:`~infsa_explain.viewing.views.ViewOptions`.
 
     Returns:
-        A widget whose traits are its controls (``widget.opacity = 0.5``); a figure of the map
-        where anywidget is not installed.
+        A widget whose traits are its controls (``widget.opacity = 0.5``), or a figure of the map if
+        anywidget is not installed.
 
     Raises:
-        ValueError: as :func:`infsa_explain.explain`, or for an image that cannot be read.
+        ValueError: as :func:`infsa_explain.explain`, or if the image cannot be read.
     """
+    seen, choice, unknown = _opened(model, image, cast(GalleryOptions, options))
+    if unknown:
+        raise TypeError(f"inspect() got an unexpected keyword argument {next(iter(unknown))!r}")
     label, target = (
-        class_index(model, one) if isinstance(one, str) else one for one in (label, target)
+        class_index(model, name) if isinstance(name, str) else name
+        for name in (label, choice.get("target"))
     )
-    inspector = Inspector.of(view(model, image, boxes=boxes, seed=seed), label)
-    choice = Choice(method, layer, head, gamma, target)
-    look = inspector.look(choice)
+    layer, head, gamma = choice.get("layer", -1), choice.get("head"), choice.get("gamma")
+    first = Choice(method, layer, head, gamma, target)
+    inspector = Inspector.of(seen, label)
+    look = inspector.look(first)
     try:
         from .widget import InspectorWidget
     except ImportError:
         return static(inspector.view, look)
-    return InspectorWidget(inspector, choice)
+    return InspectorWidget(inspector, first)
+
+
+def _opened(
+    model: nn.Module, image: AnyImage, options: GalleryOptions
+) -> tuple[View, MapChoice, Display]:
+    """The image under the model, which map is asked for, and how it is drawn."""
+    rest: dict[str, Any] = dict(options)
+    choice = pop_choice(rest)
+    place = {name: rest.pop(name) for name in ("boxes", "seed") if name in rest}
+    seen = view(model, image, **place)
+    return seen, choice, cast(Display, rest)
+
+
+def _common_facts(looks: Sequence[Look], with_layers: bool = True) -> str:
+    """Layers, heads, γ and class of the maps that have them, in words."""
+    by_layer = [look.explanation for look in looks if get_method(look.explanation.method).layers]
+    heads = [look.explanation.heads for look in looks if look.explanation.heads]
+    facts = [
+        layers_text(by_layer[0].layers) if by_layer and with_layers else "",
+        heads_text(heads[0]) if heads else "",
+        gammas_text([gamma for look in looks for gamma in look.gammas]),
+        next((look.of for look in looks if look.of), ""),
+    ]
+    return ", ".join(filter(None, facts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 import torch
@@ -21,17 +21,61 @@ from ..vits import class_names, model_output
 from ..vits.capturing import Graphs, capture
 from ..vits.preprocessing import data_config, frame_boxes, preprocess, visible_region
 
-__all__ = ["Look", "View", "class_text", "prediction", "view"]
+__all__ = [
+    "Look",
+    "MapChoice",
+    "View",
+    "ViewOptions",
+    "class_text",
+    "pop_choice",
+    "prediction",
+    "view",
+]
+
+
+class MapChoice(TypedDict, total=False):
+    """Which of a method's maps: keyword arguments of :meth:`View.explain`.
+
+    Attributes:
+        layer: an index, ``"last"`` (default), or ``"mean"`` over all layers, for methods that score
+            layers.
+        head: an index, or None for the mean over heads (default).
+        gamma: replaces the model's own γ, in (0, 1).
+        target: the class to explain, by number or name; the predicted class by default.
+    """
+
+    layer: int | str
+    head: int | None
+    gamma: float | None
+    target: int | str | None
+
+
+def pop_choice(options: dict[str, Any]) -> MapChoice:
+    """Remove the options of :class:`MapChoice` from a dict, and return them."""
+    names = [name for name in MapChoice.__annotations__ if name in options]
+    return cast(MapChoice, {name: options.pop(name) for name in names})
+
+
+class ViewOptions(MapChoice, total=False):
+    """Which map, and of which image.
+
+    Attributes:
+        layer, head, gamma, target: as for :class:`MapChoice`.
+        boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open; drawn as outlines.
+        seed: identity of the image, for methods that draw random numbers; 0 by default.
+    """
+
+    boxes: ArrayLike | None
+    seed: int | str
 
 
 class Look(NamedTuple):
-    """A map, and what it is of.
+    """A map with the facts for its caption.
 
     Attributes:
-        explanation: of the one image.
-        gammas: every γ that went into the map, one per layer and head; none where the method
-            has no γ.
-        of: the class that the map is of, in words; empty where the method is of none.
+        explanation: the result of ``explain``, for one image.
+        gammas: the γ of every layer and head in the map; empty if the method has no γ.
+        of: the class that the map explains, in words; empty if the method explains no class.
     """
 
     explanation: Explanation
@@ -46,7 +90,7 @@ class Look(NamedTuple):
 
     @property
     def facts(self) -> list[str]:
-        """Method, layers, heads, γ and class in words; an empty text for what there is not."""
+        """Method, layers, heads, γ and class in words; facts that do not apply are empty."""
         layers, heads = self.explanation.layers, self.explanation.heads
         words = [layers_text(layers), heads_text(heads), gammas_text(self.gammas), self.of]
         return [self.explanation.method, *words]
@@ -66,9 +110,9 @@ class View:
         pixels: (H, W, 3) uint8 RGB, the part of the image that the model sees, at the image's own
             resolution.
         boxes: (K, 4) x0, y0, x1, y1 in pixel edges of ``pixels``, half-open.
-        graphs: of one pass of the model.
-        seed: identity of the image, for methods that draw.
-        untrained_seed: of the fresh weights, for ``untrained-`` methods.
+        graphs: captured in one pass of the model.
+        seed: identity of the image, for methods that draw random numbers.
+        untrained_seed: seed of the fresh weights, for ``untrained-`` methods.
     """
 
     model: nn.Module
@@ -80,7 +124,7 @@ class View:
 
     @property
     def prediction(self) -> str:
-        """As :func:`prediction` has it."""
+        """The predicted class and its probability, as :func:`prediction` writes them."""
         return prediction(self.model, self.graphs.logits[0])
 
     def explain(
@@ -88,14 +132,15 @@ class View:
         method: str | Method,
         layer: int | str = -1,
         head: int | None = None,
+        *,
         gamma: float | None = None,
         target: int | str | None = None,
     ) -> Look:
         """A map of the image; arguments and errors as of :func:`infsa_explain.explain`."""
-        chosen = get_method(method) if isinstance(method, str) else method
+        method = get_method(method) if isinstance(method, str) else method
         explanation = explain_graphs(
             self.graphs,
-            chosen,
+            method,
             layer=layer,
             head=head,
             gamma=gamma,
@@ -104,33 +149,38 @@ class View:
             untrained_seed=self.untrained_seed,
         )
         heads = explanation.heads
-        used = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in explanation.gammas]
+        gammas = [g if heads is None or g.ndim == 0 else g[list(heads)] for g in explanation.gammas]
         of = ""
-        if chosen.class_specific:
-            shown = targets_of(self.graphs, target)
-            named = shown.ndim == 1
-            of = f"of {class_text(self.model, int(shown))}" if named else "of the embedding"
-        return Look(explanation, tuple(float(x) for g in used for x in g.flatten()), of)
+        if method.class_specific:
+            explained = targets_of(self.graphs, target)
+            of = "of the embedding"
+            if explained.ndim == 1:
+                of = f"of {class_text(self.model, int(explained))}"
+        return Look(explanation, tuple(float(x) for g in gammas for x in g.flatten()), of)
+
+    def explain_leniently(self, method: str, choice: MapChoice) -> Look:
+        """As :meth:`explain`, but a layer or head that the method does not have is ignored."""
+        place = get_method(method).choice(choice.get("layer", -1), choice.get("head"))
+        return self.explain(method, **cast(MapChoice, {**choice, **place}))
 
     def explain_all(
         self,
         methods: Sequence[str],
         layer: int | str = -1,
         head: int | None = None,
+        *,
         gamma: float | None = None,
         target: int | str | None = None,
     ) -> list[Look]:
-        """Maps by several methods; a layer and a head are for those that have them.
+        """Maps by several methods; layer and head apply to the methods that have them.
 
         Raises:
-            ValueError: as :meth:`explain`, for a head where a method has none and is no control, or
-                for a layer where none has layers.
+            ValueError: as :meth:`explain`, if a head is asked for and a method other than a control
+                has no heads, or if a layer is asked for and no method has layers.
         """
         check_place(methods, layer, head)
-        return [
-            self.explain(name, gamma=gamma, target=target, **get_method(name).choice(layer, head))
-            for name in methods
-        ]
+        choice = MapChoice(layer=layer, head=head, gamma=gamma, target=target)
+        return [self.explain_leniently(name, choice) for name in methods]
 
 
 def view(
@@ -141,22 +191,23 @@ def view(
     seed: int | str = 0,
     untrained_seed: int = 0,
 ) -> View:
-    """Run a model on one image, to be explained.
+    """Run a model on one image, so that it can be explained by any method.
 
     Args:
         model: a supported ViT, in any mode; it is left as found.
         image: a path, a Pillow image, an array or a tensor, as
             :func:`infsa_explain.data.pixels.to_pixels` takes them. A float image whose values are
-            no colours is taken as it is, normalised and of the model's input size.
+            not colours is taken as preprocessed: normalised, and of the model's input size.
         boxes: (K, 4) of x0, y0, x1, y1 in pixel edges of the image, half-open.
-        seed: identity of the image, for methods that draw.
-        untrained_seed: of the fresh weights, for ``untrained-`` methods.
+        seed: identity of the image, for methods that draw random numbers.
+        untrained_seed: seed of the fresh weights, for ``untrained-`` methods.
 
     Returns:
         :class:`View`.
 
     Raises:
-        ValueError: for an image that is none of these, or a model that cannot be read.
+        ValueError: if the image is none of these, ``boxes`` has another shape, or the model is not
+            supported.
 
     >>> import infsa_explain
     >>> model = infsa_explain.load("infvit_linear_digits")
@@ -168,32 +219,32 @@ def view(
     'perron, layer 2, mean of 8 heads'
     """
     config = data_config(model)
-    framed = np.asarray(np.zeros((0, 4)) if boxes is None else boxes, dtype=np.float64)
-    if framed.ndim != 2 or framed.shape[1] != 4:
-        raise ValueError(f"boxes must be (K, 4) of x0, y0, x1, y1, got {framed.shape}")
+    edges = np.asarray(np.zeros((0, 4)) if boxes is None else boxes, dtype=np.float64)
+    if edges.ndim != 2 or edges.shape[1] != 4:
+        raise ValueError(f"boxes must be (K, 4) of x0, y0, x1, y1, got {edges.shape}")
     normalised = _normalised(image)
     if normalised is not None:
         pixels = to_pixels(normalised, config["mean"], config["std"])
         batch = normalised.to(next(model.parameters()).device, torch.float32)[None]
     else:
-        whole = to_pixels(image)
-        pixels = visible_region(model, whole)
-        batch = preprocess(model, whole)
-        edges = frame_boxes(model, framed.astype(np.float32), *whole.shape[:2])
-        zoom = np.array([pixels.shape[1] / batch.shape[3], pixels.shape[0] / batch.shape[2]] * 2)
-        framed = edges.numpy() * zoom
-    return View(model, pixels, framed, capture(model, batch), seed, untrained_seed)
+        whole_image = to_pixels(image)
+        pixels = visible_region(model, whole_image)
+        batch = preprocess(model, whole_image)
+        in_input = frame_boxes(model, edges.astype(np.float32), *whole_image.shape[:2]).numpy()
+        (height, width), (rows, columns) = pixels.shape[:2], batch.shape[2:]
+        edges = in_input * (np.array([width, height] * 2) / [columns, rows, columns, rows])
+    return View(model, pixels, edges, capture(model, batch), seed, untrained_seed)
 
 
 def prediction(model: nn.Module, logits: Tensor) -> str:
     """The predicted class and its probability, such as "predicted: goldfish, 93%".
 
     Args:
-        model: its classes are numbers if :func:`~infsa_explain.vits.class_names` has none.
+        model: classes are numbers if :func:`~infsa_explain.vits.class_names` returns none.
         logits: (C,).
 
     Returns:
-        An empty text for a model without a classifier.
+        A text; empty if the model has no classifier.
     """
     output = model_output(model)
     if output == "embedding":
@@ -204,18 +255,18 @@ def prediction(model: nn.Module, logits: Tensor) -> str:
 
 
 def class_text(model: nn.Module, index: int) -> str:
-    """Such as "class goldfish", or "class 3" for a model without names."""
+    """A class in words: "class goldfish", or "class 3" if the model has no class names."""
     return f"class {_name(model, index) or index}"
 
 
 def _name(model: nn.Module, index: int) -> str:
-    """What a model calls a class, by its first synonym; empty without names."""
+    """The first synonym of a model's class; empty if the model has no class names."""
     names = class_names(model)
     return first_synonym(names[index]) if names else ""
 
 
 def layers_text(layers: Sequence[int]) -> str:
-    """Such as "layer 3", "layers 0 to 11"; nothing for a method without layers."""
+    """Layers in words: "layer 3", "layers 0 to 11"; empty if there are none."""
     if len(layers) > 2 and list(layers) == list(range(layers[0], layers[-1] + 1)):
         return f"layers {layers[0]} to {layers[-1]}"
     numbers = ", ".join(str(layer) for layer in layers)
@@ -223,14 +274,14 @@ def layers_text(layers: Sequence[int]) -> str:
 
 
 def heads_text(heads: Sequence[int] | None) -> str:
-    """Such as "head 3", "mean of 8 heads"; nothing for a method without heads."""
+    """Heads in words: "head 3", "mean of 8 heads"; empty for None."""
     if heads is None:
         return ""
     return f"head {heads[0]}" if len(heads) == 1 else f"mean of {len(heads)} heads"
 
 
 def gammas_text(gammas: Sequence[float]) -> str:
-    """Such as "γ 0.95", "γ 0.93 to 0.96"; nothing where there is none."""
+    """γ in words: "γ 0.95", "γ 0.93 to 0.96"; empty if there is none."""
     if not gammas:
         return ""
     low, high = f"{min(gammas):.2f}", f"{max(gammas):.2f}"
@@ -238,7 +289,7 @@ def gammas_text(gammas: Sequence[float]) -> str:
 
 
 def _normalised(image: AnyImage) -> Tensor | None:
-    """A float image with values that are no colours, (3, H, W); None for any other."""
+    """A float image whose values are not colours, as (3, H, W); None for any other image."""
     if not is_array(image) or image.ndim != 3:
         return None
     array = channels_last(image)

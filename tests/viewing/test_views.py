@@ -103,7 +103,7 @@ def test_maps_are_those_of_explain(model, sample, seen):
         truth = infsa_explain.explain(
             model, images, method, layer, head, gamma=gamma, seeds=[sample.image_id]
         )
-        look = seen.explain(method, layer, head, gamma)
+        look = seen.explain(method, layer, head, gamma=gamma)
         np.testing.assert_array_equal(look.scores, truth.maps[0].numpy())
 
 
