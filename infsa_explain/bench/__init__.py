@@ -5,31 +5,31 @@ May import: every room but ``cli``.
 
 from __future__ import annotations
 
-from .measuring import Measurement, OutOfMemory, TooSlow, measure
+from .measuring import Measurement, OutOfMemory, TooSlow, measure_setting
 from .mechanisms import FUSED, MECHANISMS, Mechanism
-from .reporting import paper_table, plot, table, write
-from .running import BenchRow, CsvFile, bench, exponent, extrapolate, plan
-from .settings import Setting, build, count
+from .reporting import bench_plot, bench_table, paper_table, write_bench
+from .running import BenchRow, CsvFile, exponent, extrapolate, plan, run_bench
+from .settings import Setting, build, count_operations
 
 __all__ = [
     "FUSED",
     "MECHANISMS",
+    "BenchRow",
     "CsvFile",
     "Measurement",
     "Mechanism",
     "OutOfMemory",
-    "BenchRow",
     "Setting",
     "TooSlow",
-    "bench",
+    "bench_plot",
+    "bench_table",
     "build",
-    "count",
+    "count_operations",
     "exponent",
     "extrapolate",
-    "measure",
+    "measure_setting",
     "paper_table",
     "plan",
-    "plot",
-    "table",
-    "write",
+    "run_bench",
+    "write_bench",
 ]

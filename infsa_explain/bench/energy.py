@@ -1,4 +1,4 @@
-"""Energy counters: of NVIDIA's management library on GPUs, of RAPL on CPUs."""
+"""Energy counters: NVIDIA's management library (NVML) on GPUs, RAPL on CPUs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 def joules_counter(device: str, powercap: Path = POWERCAP) -> Callable[[], float] | None:
-    """A function that gives the joules used since it was made, or None where nothing is readable.
+    """A function that returns the joules used since this call, or None if no counter is readable.
 
-    On a GPU the whole board (the package ``pynvml``, or ``nvidia-ml-py``); on a CPU all its
-    packages, other processes included (RAPL, mostly readable by root alone).
+    On a GPU the counter covers the whole board; it needs ``nvidia-ml-py``. On a CPU it covers all
+    packages, with other processes; RAPL is usually readable only by root.
+
+    Args:
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        powercap: folder of the RAPL counters.
     """
     return _nvml(device) if device.startswith("cuda") else _rapl(powercap)
 
@@ -30,15 +34,14 @@ def _nvml(device: str) -> Callable[[], float] | None:
         uuid = torch.cuda.get_device_properties(torch.device(device)).uuid
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
         began = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except Exception:  # no library, no driver, or a GPU without a counter
+    except Exception:  # no library, no driver, or no counter on this GPU
         return None
     return lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) - began) / 1e3
 
 
 def _rapl(powercap: Path) -> Callable[[], float] | None:
-    """Packages are ``intel-rapl:0``, ``intel-rapl:1``, also on AMD; parts of them have two colons.
-
-    A counter starts again at 0 after ``max_energy_range_uj``.
+    """Sum over packages: ``intel-rapl:0``, ``intel-rapl:1``, also on AMD; names of parts have two
+    colons. A counter wraps to 0 after ``max_energy_range_uj``.
     """
     try:
         counters = [

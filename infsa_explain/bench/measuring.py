@@ -21,31 +21,31 @@ from ..memory import out_of_memory
 from .energy import joules_counter
 from .settings import Setting, available_memory, build, work
 
-__all__ = ["Measurement", "OutOfMemory", "TooSlow", "measure", "measure_here"]
+__all__ = ["Measurement", "OutOfMemory", "TooSlow", "measure_here", "measure_setting"]
 
-#: Exit codes: of a process that took too long, and of one that the kernel ended for its memory.
+#: Exit codes: our own for a process that takes too long, and the kernel's when memory runs out.
 SLOW, KILLED = 75, -9
 
 
 class TooSlow(Exception):
-    """A setting took longer than its budget."""
+    """A setting takes longer than its budget."""
 
 
 class OutOfMemory(Exception):
-    """A setting needs more memory than there is."""
+    """A setting needs more memory than is available."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one setting costs.
+    """Costs of one setting.
 
     Attributes:
-        seconds: of one batch, the median; with one thread on a CPU the processor's time, so that
-            other work on the machine counts little, otherwise the clock's.
-        repeats: batches that it is the median of.
-        peak_bytes: on a CPU the largest resident set of the whole process, Python and PyTorch
-            included; on a GPU what PyTorch allocated at most, weights included.
-        joules: of one batch, or None where nothing measures it.
+        seconds: median time of one batch. With one thread on a CPU it is the processor time, which
+            depends little on other work on the machine; otherwise the wall-clock time.
+        repeats: number of batches that were timed.
+        peak_bytes: on a CPU the peak resident set of the whole process, with Python and PyTorch; on
+            a GPU the peak of PyTorch's allocations, with the weights.
+        joules: energy of one batch, or None if it cannot be measured.
     """
 
     seconds: float
@@ -54,21 +54,23 @@ class Measurement:
     joules: float | None
 
 
-def measure(setting: Setting, repeats: int = 5, budget: float = 120) -> Measurement:
-    """Measure a setting in a new process, whose memory no other setting has touched.
+def measure_setting(setting: Setting, repeats: int = 5, budget: float = 120) -> Measurement:
+    """Measure a setting in a new process, so that its peak memory is its own.
 
-    A script that calls this does so under ``if __name__ == "__main__"``, as for all of Python's
-    ``multiprocessing``.
+    A script must call this under ``if __name__ == "__main__"``, as always with ``multiprocessing``.
 
     Args:
         setting: what to measure.
-        repeats: batches timed, after one to warm up; fewer once half the budget is spent.
-        budget: seconds for all of it, from the model's making to the last batch.
+        repeats: number of batches to time, after one warm-up; fewer once half the budget is spent.
+        budget: seconds for everything, from building the model to the last batch.
+
+    Returns:
+        The costs.
 
     Raises:
-        TooSlow: if the budget does not suffice.
-        OutOfMemory: if memory does not.
-        RuntimeError: if the process fails otherwise.
+        TooSlow: if the budget is exceeded.
+        OutOfMemory: if memory runs out.
+        RuntimeError: if the process fails for another reason.
     """
     context = _context()
     receiver, sender = context.Pipe(duplex=False)
@@ -77,7 +79,7 @@ def measure(setting: Setting, repeats: int = 5, budget: float = 120) -> Measurem
     sender.close()
     try:
         result = receiver.recv()
-    except EOFError:  # it ended without a word
+    except EOFError:  # the process ended without a result
         process.join()
         if process.exitcode == SLOW:
             result = TooSlow(f"{setting} takes more than {budget:g} s")
@@ -94,7 +96,7 @@ def measure(setting: Setting, repeats: int = 5, budget: float = 120) -> Measurem
 
 
 def _context() -> Any:
-    """New processes start from one that has done the imports and nothing else, where they can."""
+    """Start new processes from a server that has only done the imports, where that is supported."""
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     context.set_forkserver_preload([__name__])
@@ -103,8 +105,8 @@ def _context() -> Any:
 
 def _child(sender: Connection, setting: Setting, repeats: int, budget: float) -> None:
     """Send a measurement, or an exception to raise."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which kills this
-    if setting.compiled:  # here, for the compiler's own workers would outlive this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and kills this process
+    if setting.compiled:  # compile in this process: the compiler's workers would outlive it
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     if setting.device == "cpu":
         _limit_memory(available_memory())
@@ -123,12 +125,15 @@ def _child(sender: Connection, setting: Setting, repeats: int, budget: float) ->
 
 
 def measure_here(setting: Setting, repeats: int = 5, enough: float = 60) -> Measurement:
-    """Measure a setting in this process, whose peak memory so far is counted with it.
+    """Measure a setting in this process; on a CPU the peak memory is that of the process so far.
 
     Args:
         setting: what to measure.
-        repeats: batches timed, after one to warm up.
-        enough: seconds after which no further batch begins.
+        repeats: number of batches to time, after one warm-up.
+        enough: seconds after which no further batch is started.
+
+    Returns:
+        The costs.
     """
     torch.manual_seed(0)
     began = perf_counter()
@@ -170,7 +175,7 @@ def _seconds(once: Callable[[], None], device: str) -> float:
 def _peak_bytes(device: str) -> int:
     if device != "cpu":
         return torch.cuda.max_memory_allocated(device)
-    try:  # getrusage has the parent's peak, too, where that was larger before this began
+    try:  # unlike getrusage, this excludes the peak of the parent process
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return 1024 * int(line.split()[1])
@@ -182,9 +187,9 @@ def _peak_bytes(device: str) -> int:
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _limit_memory(size: int | None) -> None:
-    """Let this process fail, in place of the machine, when it takes more than there is."""
-    if size is not None and sys.platform == "linux":
+def _limit_memory(size: int) -> None:
+    """Make allocations beyond ``size`` bytes fail in this process, instead of exhausting memory."""
+    if sys.platform == "linux":
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from ..drawing.charts import PALETTE, markers
+from ..drawing.charts import PALETTE, markers, save_figure
 from ..evaluate.tables import Table
-from ..files import replacing, write_text
+from ..files import write_text
 from .mechanisms import FUSED, MECHANISMS
 from .running import BenchRow
-from .settings import Setting, count
+from .settings import Setting, count_operations
 
-__all__ = ["paper_table", "plot", "table", "write"]
+__all__ = ["bench_plot", "bench_table", "paper_table", "write_bench"]
 
 NOTE = (
     "Time is of one batch, the median (with one thread on a CPU the processor's, otherwise the "
@@ -32,8 +32,8 @@ NOTE = (
 )
 
 
-def table(rows: Sequence[BenchRow]) -> Table:
-    """All rows, with their ratios to fused softmax."""
+def bench_table(rows: Sequence[BenchRow]) -> Table:
+    """The table of all rows, with their speed relative to fused softmax."""
     first = rows[0]
     what = "training step (AdamW)" if first.train else "inference"
     title = (
@@ -46,11 +46,11 @@ def table(rows: Sequence[BenchRow]) -> Table:
         ("size", "tokens", "mechanism", "time of a batch", "× fused", "images/s", "exponent")
         + ("peak memory", "parameters", "GFLOPs", "energy an image")
     )  # fmt: skip
-    guessed = {r.tokens for r in rows if r.mechanism == FUSED and r.state == "extrapolated"}
-    return Table(title, headings, [_cells(row, row.tokens in guessed) for row in rows], NOTE)
+    estimated = {r.tokens for r in rows if r.mechanism == FUSED and r.state == "extrapolated"}
+    return Table(title, headings, [_cells(row, row.tokens in estimated) for row in rows], NOTE)
 
 
-def _cells(row: BenchRow, reference_guessed: bool) -> tuple[str, ...]:
+def _cells(row: BenchRow, reference_estimated: bool) -> tuple[str, ...]:
     about = "~" if row.state == "extrapolated" else ""
     ratio, rate = row.speed_to_fused, row.images_per_second
     return (
@@ -58,7 +58,7 @@ def _cells(row: BenchRow, reference_guessed: bool) -> tuple[str, ...]:
         f"{row.tokens:,}",
         row.mechanism,
         row.state if row.seconds is None else about + _duration(row.seconds),
-        "—" if ratio is None else f"{'~' if reference_guessed else about}{ratio:.2f}",
+        "—" if ratio is None else f"{'~' if reference_estimated else about}{ratio:.2f}",
         "—" if rate is None else f"{about}{rate:.3g}",
         "—" if row.exponent is None else f"{row.exponent:.2f}",
         "—" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f} GiB",
@@ -85,18 +85,18 @@ def _place(device: str) -> str:
 
 
 def paper_table(rows: Sequence[BenchRow]) -> Table:
-    """The figures of arXiv 2603.00175, and what these rows and PyTorch's counter say of them."""
-    at = {(row.mechanism, row.size): row for row in rows}
-    linear = at.get(("linear", 1024))
+    """Figures of arXiv 2603.00175 beside those of these rows and of PyTorch's counter."""
+    by_size = {(row.mechanism, row.size): row for row in rows}
+    linear = by_size.get(("linear", 1024))
     speeds = []
     for name in ("softmax", "softmax-fused"):
-        other = at.get((name, 1024))
+        other = by_size.get((name, 1024))
         if linear and other and linear.seconds and other.seconds:
             about = "~" if "extrapolated" in (linear.state, other.state) else ""
             speeds.append(f"{about}{other.seconds / linear.seconds:.1f}× {name}")
-    largest = at.get(("linear", 9216))
+    largest = by_size.get(("linear", 9216))
     macs = {
-        (name, depth): f"{count(Setting(name, 224, depth=depth))[1] / 2e9:.1f}"
+        (name, depth): f"{count_operations(Setting(name, 224, depth=depth))[1] / 2e9:.1f}"
         for name in ("linear", "linear-textbook", "softmax")
         for depth in (4, 24)
     }
@@ -125,15 +125,19 @@ def _largest(row: BenchRow | None) -> str:
     return row.state + memory
 
 
-def plot(rows: Sequence[BenchRow]) -> Any:
-    """Time and peak memory over tokens, both logarithmic; hollow is extrapolated. A Figure."""
+def bench_plot(rows: Sequence[BenchRow]) -> Any:
+    """A matplotlib figure of time and peak memory over tokens, on logarithmic axes.
+
+    Extrapolated points are hollow.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     time, memory = figure.subplots(1, 2)
     for index, name in enumerate(MECHANISMS):
-        own = sorted((row for row in rows if row.mechanism == name), key=lambda row: row.tokens)
-        timed = [row for row in own if row.seconds is not None]
+        of_mechanism = [row for row in rows if row.mechanism == name]
+        of_mechanism.sort(key=lambda row: row.tokens)
+        timed = [row for row in of_mechanism if row.seconds is not None]
         if not timed:
             continue
         style = {
@@ -144,10 +148,10 @@ def plot(rows: Sequence[BenchRow]) -> Any:
         power = max(timed, key=lambda row: (row.state == "measured", row.tokens)).exponent
         label = name if power is None else f"{name}, N^{power:.2f}"
         time.plot([r.tokens for r in timed], [r.seconds for r in timed], label=label, **style)
-        guessed = [row for row in timed if row.state == "extrapolated"]
+        estimated = [row for row in timed if row.state == "extrapolated"]
         hollow = {**style, "linestyle": "", "markerfacecolor": "white", "zorder": 3}
-        time.plot([r.tokens for r in guessed], [r.seconds for r in guessed], **hollow)
-        sized = [(row.tokens, row.peak_bytes / 2**30) for row in own if row.peak_bytes]
+        time.plot([r.tokens for r in estimated], [r.seconds for r in estimated], **hollow)
+        sized = [(row.tokens, row.peak_bytes / 2**30) for row in of_mechanism if row.peak_bytes]
         memory.plot(*zip(*sized, strict=True), **style)
     for axis, label in ((time, "time of a batch (s)"), (memory, "peak memory (GiB)")):
         axis.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=label)
@@ -156,11 +160,8 @@ def plot(rows: Sequence[BenchRow]) -> Any:
     return figure
 
 
-def write(folder: Path, rows: Sequence[BenchRow]) -> None:
-    """Write ``bench.md``, ``bench.png`` and ``bench.svg``; ``bench.csv`` is there by then."""
-    tables = (table(rows), paper_table(rows))
-    write_text(folder / "bench.md", "\n".join(each.markdown() for each in tables))
-    figure = plot(rows)
-    for ending in ("png", "svg"):
-        with replacing(folder / f"bench.{ending}") as temporary:
-            figure.savefig(temporary, dpi=150)
+def write_bench(folder: Path, rows: Sequence[BenchRow]) -> None:
+    """Write ``bench.md``, ``bench.png`` and ``bench.svg`` beside ``bench.csv``."""
+    tables = (bench_table(rows), paper_table(rows))
+    write_text(folder / "bench.md", "\n".join(table.markdown() for table in tables))
+    save_figure(bench_plot(rows), folder, "bench")

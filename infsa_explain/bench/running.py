@@ -1,4 +1,4 @@
-"""The benchmark: mechanisms at sizes, row by row; too slow and too large are results as well."""
+"""The benchmark: a row for each mechanism and size; "too slow" and "out of memory" are results."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from typing import Any
 import numpy as np
 
 from ..files import append_alone, make_folder, naming
-from ..ranges import MANY
-from .measuring import Measurement, OutOfMemory, TooSlow, measure
+from ..ranges import Range, count
+from .measuring import Measurement, OutOfMemory, TooSlow, measure_setting
 from .mechanisms import FUSED, MECHANISMS
-from .settings import PATCH, Setting, available_memory, count, least_bytes
+from .settings import PATCH, Setting, available_memory, count_operations, least_bytes
 
-__all__ = ["CsvFile", "BenchRow", "bench", "exponent", "extrapolate", "plan"]
+__all__ = ["BenchRow", "CsvFile", "exponent", "extrapolate", "plan", "run_bench"]
 
-#: Points, the largest ones, that an exponent is fitted to.
+#: Number of sizes, the largest ones, that an exponent is fitted to.
 FITTED = 3
-#: Most seconds of a budget, some 30 years: a timer takes not many more.
+#: Longest budget in seconds, about 30 years; timers do not accept much more.
 LONGEST = 1e9
-#: By number of tokens, seconds of a batch.
+#: Number of tokens → seconds of a batch.
 Times = dict[int, float]
-#: Measures a setting, with so many repeats, in so many seconds.
-Measure = Callable[[Setting, int, float], Measurement]
+#: Measures a setting, given the number of repeats and the budget in seconds.
+MeasureSetting = Callable[[Setting, int, float], Measurement]
 
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One mechanism at one size.
+    """The result for one mechanism at one size.
 
     Attributes:
         mechanism, size, tokens, depth, width, heads, batch_size, train, amp, compiled, device:
             see :class:`~infsa_explain.bench.settings.Setting`.
-        state: ``"measured"``; ``"extrapolated"`` from smaller sizes; ``"OOM"``;
-            ``"OOM (predicted)"``, not tried; ``"too slow"``, with too few smaller sizes.
-        seconds: of one batch; None without a figure, as for all that follow.
-        images_per_second: batch size by seconds.
-        speed_to_fused: seconds of fused softmax by those of this; more than 1 is faster.
-        exponent: of seconds in tokens, fitted to the largest three sizes measured.
+        state: ``"measured"``; ``"extrapolated"`` from smaller sizes; ``"OOM"`` (out of memory);
+            ``"OOM (predicted)"``, not run; ``"too slow"``, with too few smaller sizes to
+            extrapolate from.
+        seconds: time of one batch; None if unknown, as in the fields below.
+        images_per_second: batch size divided by ``seconds``.
+        speed_to_fused: seconds of fused softmax divided by ``seconds``; above 1 is faster.
+        exponent: of seconds as a power of tokens, fitted to the three largest measured sizes.
         repeats, peak_bytes: see :class:`~infsa_explain.bench.measuring.Measurement`.
         joules_per_image: energy.
-        parameters, gflops: see :func:`~infsa_explain.bench.settings.count`; 10⁹ an image.
+        parameters: of the model.
+        gflops: 10⁹ floating-point operations per image.
     """
 
     mechanism: str
@@ -72,35 +74,39 @@ class BenchRow:
     gflops: float
 
 
-def bench(
+def run_bench(
     sizes: Sequence[int],
     mechanisms: Sequence[str],
     like: Setting,
     *,
     repeats: int = 5,
     budget: float = 120,
-    measure: Measure = measure,
-    known: Sequence[BenchRow] = (),
+    measure: MeasureSetting = measure_setting,
+    finished: Sequence[BenchRow] = (),
 ) -> Iterator[BenchRow]:
-    """Rows, as they are measured; fused softmax, which all are compared with, is always among them.
+    """Measure mechanisms at several sizes, and yield each row when it is done.
 
-    A setting whose N×N matrices exceed the memory available is not tried. One that takes more than
-    the budget is measured at an eighth, a quarter and a half of its size, as far as that is
-    affordable (these rows come as well), and its time extrapolated.
+    Fused softmax, the reference, is always included. A setting whose N×N matrices exceed the
+    available memory is not run. One that exceeds the budget is measured at an eighth, a quarter and
+    half of its size, as far as the budget allows, and its time is extrapolated; the smaller sizes
+    are rows of their own.
 
     Args:
         sizes: sides of the images in pixels, multiples of 16.
         mechanisms: names in :data:`~infsa_explain.bench.mechanisms.MECHANISMS`.
-        like: everything else.
-        repeats, budget: see :func:`~infsa_explain.bench.measuring.measure`.
-        measure: how one setting is measured.
-        known: rows whose settings are not measured again.
+        like: all other fields of the settings.
+        repeats, budget: see :func:`~infsa_explain.bench.measuring.measure_setting`.
+        measure: measures one setting.
+        finished: rows of an earlier run, whose settings are not measured again.
+
+    Returns:
+        An iterator of rows.
 
     Raises:
         ValueError: as :func:`plan`.
     """
-    wanted = plan(sizes, mechanisms, like, repeats=repeats, budget=budget)
-    return _rows(wanted, repeats, budget, _remembering(measure, known))
+    settings = plan(sizes, mechanisms, like, repeats=repeats, budget=budget)
+    return _rows(settings, repeats, budget, _unless_finished(measure, finished))
 
 
 def plan(
@@ -111,18 +117,13 @@ def plan(
     repeats: int = 5,
     budget: float = 120,
 ) -> list[Setting]:
-    """The settings that :func:`bench` measures, given the same arguments.
+    """The settings that :func:`run_bench` measures, given the same arguments.
 
     Raises:
-        ValueError: for unknown mechanisms, or sizes, repeats or a budget out of range.
+        ValueError: if a mechanism is unknown, or a size, ``repeats`` or ``budget`` is out of range.
     """
-    if not (repeats >= 1 and budget > 0):
-        raise ValueError(f"repeats and budget must be positive, got {repeats} and {budget}")
-    if repeats > MANY or budget > LONGEST:
-        raise ValueError(
-            f"repeats must be at most {MANY}, and budget at most {LONGEST:g} seconds, got "
-            f"{repeats:.6g} and {budget:g}"
-        )
+    count().require("repeats", repeats)
+    Range(0, LONGEST, open_low=True).require("budget", budget)
     names = list(dict.fromkeys([FUSED, *mechanisms]))
     return [
         replace(like, mechanism=name, size=size) for size in sorted(set(sizes)) for name in names
@@ -130,11 +131,11 @@ def plan(
 
 
 def _rows(
-    wanted: Sequence[Setting], repeats: int, budget: float, measure: Measure
+    settings: Sequence[Setting], repeats: int, budget: float, measure: MeasureSetting
 ) -> Iterator[BenchRow]:
-    """Rows of the settings in their order; of one that is too slow, smaller sizes before it."""
+    """Rows of the settings in order; a setting that is too slow follows its smaller sizes."""
     clock = _Clock(repeats, budget, measure)
-    for setting in wanted:
+    for setting in settings:
         row = clock.attempt(setting)
         if row is None:
             yield from clock.smaller_sizes(setting)
@@ -144,24 +145,23 @@ def _rows(
 
 
 class _Clock:
-    """Measures settings within a budget, and remembers the times for extrapolation.
+    """Measures settings within a budget, and keeps the times for extrapolation.
 
     Attributes:
-        times: mechanism → tokens → seconds, of what was measured.
+        times: mechanism → tokens → measured seconds.
     """
 
-    def __init__(self, repeats: int, budget: float, measure: Measure) -> None:
+    def __init__(self, repeats: int, budget: float, measure: MeasureSetting) -> None:
         self._repeats, self._budget, self._measure = repeats, budget, measure
         self.times: dict[str, Times] = {name: {} for name in MECHANISMS}
         self._fused: Times = {}
 
     def attempt(self, setting: Setting) -> BenchRow | None:
         """A row, or None if the setting is too slow."""
-        available = available_memory(setting.device)
-        if available is not None and least_bytes(setting) > available:
+        if least_bytes(setting) > available_memory(setting.device):
             return self.row(setting, "OOM (predicted)")
         expected = extrapolate(self.times[setting.mechanism], setting.tokens)
-        if expected is not None and 2 * expected > self._budget:  # to warm up, and to be timed
+        if expected is not None and 2 * expected > self._budget:  # a warm-up and a timed batch
             return None
         try:
             measured = self._measure(setting, self._repeats, self._budget)
@@ -172,7 +172,7 @@ class _Clock:
         return self.row(setting, "measured", measured)
 
     def smaller_sizes(self, setting: Setting) -> Iterator[BenchRow]:
-        """Rows of an eighth, a quarter and half of the size, to extrapolate from."""
+        """Rows at an eighth, a quarter and half of the size, until one is too slow."""
         for part in (8, 4, 2):
             size = setting.size // part // PATCH * PATCH
             smaller = replace(setting, size=size) if size else setting
@@ -184,7 +184,7 @@ class _Clock:
             yield row
 
     def row(self, setting: Setting, state: str, measured: Measurement | None = None) -> BenchRow:
-        """The row of a setting, with the ratio to fused softmax where that is known."""
+        """The row of a setting, with the speed relative to fused softmax if that is known."""
         times = self.times[setting.mechanism]
         seconds = None
         if measured is not None:
@@ -194,7 +194,7 @@ class _Clock:
         if setting.mechanism == FUSED and seconds is not None:
             self._fused[setting.tokens] = seconds
         fused = self._fused.get(setting.tokens)
-        parameters, operations = count(setting)
+        parameters, operations = count_operations(setting)
         energy = measured.joules if measured else None
         return BenchRow(
             **asdict(setting),
@@ -213,7 +213,13 @@ class _Clock:
 
 
 def exponent(times: Times) -> float | None:
-    """b of seconds ∝ tokensᵇ, by least squares through the logarithms of the largest three sizes.
+    """The b in seconds ∝ tokensᵇ, by a least-squares line through the logarithms.
+
+    Args:
+        times: number of tokens → seconds; the largest three are used.
+
+    Returns:
+        The exponent, or None for fewer than two sizes.
 
     >>> round(exponent({100: 1.0, 200: 4.0, 400: 16.0}), 6)
     2.0
@@ -226,7 +232,14 @@ def exponent(times: Times) -> float | None:
 
 
 def extrapolate(times: Times, tokens: int) -> float | None:
-    """Seconds at a number of tokens, from the largest size measured and :func:`exponent`.
+    """Seconds at a number of tokens, from the largest measured size and :func:`exponent`.
+
+    Args:
+        times: number of tokens → seconds.
+        tokens: number of tokens to extrapolate to.
+
+    Returns:
+        Seconds, or None for fewer than two sizes.
 
     >>> round(extrapolate({100: 1.0, 200: 4.0}, 800), 6)
     64.0
@@ -238,12 +251,12 @@ def extrapolate(times: Times, tokens: int) -> float | None:
     return float(times[largest] * (tokens / largest) ** power)
 
 
-def _remembering(measure: Measure, rows: Sequence[BenchRow]) -> Measure:
-    """A way to measure that answers for the settings of these rows with what they say."""
-    known = {_setting(row): row for row in rows}
+def _unless_finished(measure: MeasureSetting, rows: Sequence[BenchRow]) -> MeasureSetting:
+    """Wrap ``measure`` so that settings of finished rows return the row's values."""
+    finished = {_setting(row): row for row in rows}
 
-    def remember(setting: Setting, repeats: int, budget: float) -> Measurement:
-        row = known.get(setting)
+    def look_up_or_measure(setting: Setting, repeats: int, budget: float) -> Measurement:
+        row = finished.get(setting)
         if row is None:
             return measure(setting, repeats, budget)
         if row.seconds is None or row.state != "measured":
@@ -252,7 +265,7 @@ def _remembering(measure: Measure, rows: Sequence[BenchRow]) -> Measure:
         joules = None if energy is None else energy * row.batch_size
         return Measurement(row.seconds, row.repeats, row.peak_bytes or 0, joules)
 
-    return remember
+    return look_up_or_measure
 
 
 _COLUMNS = [field.name for field in fields(BenchRow)]
@@ -260,18 +273,18 @@ _HEADER = ",".join(_COLUMNS).encode() + b"\r\n"
 
 
 class CsvFile:
-    """``bench.csv``: a row is on the disk as soon as it is measured.
+    """``bench.csv``: each row is on disk as soon as it is measured.
 
     Args:
         path: of the file.
-        resume: go on with the file that is there, if there is one.
+        resume: continue an existing file.
 
     Attributes:
-        rows: that were there already; one that a kill cut short is removed.
+        rows: the rows of the existing file; an incomplete last line is removed.
 
     Raises:
-        ValueError: if the file exists already and ``resume`` is off, or is no such file, or its
-            folder is a file.
+        ValueError: if the file exists and ``resume`` is off, it is not such a file, or its folder
+            is a file.
     """
 
     def __init__(self, path: Path, resume: bool = False) -> None:
@@ -284,21 +297,21 @@ class CsvFile:
                 raise ValueError(
                     f"{path} exists already; --resume it, or name another folder in --out"
                 )
-            head, end, cut_short = content.rpartition(b"\n")
-            if not end and not _HEADER.startswith(cut_short):
-                raise ValueError(f"{path} is no bench.csv")
-            self.rows = _rows_in(path, (head + end).decode())
-            binary.truncate(len(head + end))
+            lines, newline, incomplete = content.rpartition(b"\n")
+            if not newline and not _HEADER.startswith(incomplete):
+                raise ValueError(f"{path} is not a bench.csv; name another folder in --out")
+            self.rows = _rows_in(path, (lines + newline).decode())
+            binary.truncate(len(lines + newline))
         except ValueError:
             binary.close()
             raise
         self.file = io.TextIOWrapper(binary, encoding="utf-8", newline="")
         self.writer = csv.DictWriter(self.file, _COLUMNS)
-        if not head:
+        if not lines:
             self.writer.writeheader()
 
     def append(self, row: BenchRow) -> None:
-        """Write a row, unless one of its setting was there already."""
+        """Write a row, unless its setting has one already."""
         if _setting(row) in map(_setting, self.rows):
             return
         with naming(self.path, "the rows so far are kept, and --resume goes on from them"):
@@ -310,7 +323,7 @@ class CsvFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # a row that did not fit on the disk is still in its buffer
+        with suppress(OSError):  # after a full disk the buffer still holds the last row
             self.file.close()
 
 
@@ -319,7 +332,7 @@ def _setting(row: BenchRow) -> Setting:
 
 
 def _rows_in(path: Path, text: str) -> list[BenchRow]:
-    """The rows of a file's text."""
+    """Parse the rows of a file."""
     kinds = {field.name: str(field.type) for field in fields(BenchRow)}
     reader = csv.DictReader(io.StringIO(text, newline=""))
     if text and reader.fieldnames != [*kinds]:
@@ -334,7 +347,7 @@ def _rows_in(path: Path, text: str) -> list[BenchRow]:
 
 
 def _value(kind: str, text: str) -> Any:
-    """A field as :class:`BenchRow` has it."""
+    """Parse a field of :class:`BenchRow`."""
     if kind == "str":
         return text
     if kind == "bool":

@@ -1,7 +1,7 @@
-"""What is measured: one Vision Transformer, one size, one kind of work; and what arithmetic says.
+"""Settings of the benchmark: the model, its input size and its work, with operation counts.
 
-The shell is timm's ``VisionTransformer`` with patches of 16×16, a class token, and the attention
-layer of a mechanism. Its position embedding is that of 224×224, resampled.
+The model is timm's ``VisionTransformer`` with 16×16 patches, a class token, and the attention layer
+of a mechanism. Its position embedding is resampled from that of 224×224.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from timm.layers.attention import Attention
 from torch import Tensor, nn
@@ -22,21 +23,32 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..models.any_size import PiecewiseVisionTransformer
+from ..ranges import count
 from .mechanisms import MECHANISMS, Linformer
 
-__all__ = ["PATCH", "Setting", "available_memory", "build", "count", "least_bytes", "work"]
+__all__ = [
+    "PATCH",
+    "Setting",
+    "available_memory",
+    "build",
+    "count_operations",
+    "least_bytes",
+    "work",
+]
 
 PATCH = 16
-#: Larger numbers make no model that any machine could run.
+#: Folder of the control group of Linux.
+CGROUP = Path("/sys/fs/cgroup")
+#: Upper limits; no machine could run a larger model.
 LARGEST = {"size": 10**6, "depth": 10**4, "width": 10**6, "heads": 10**6, "batch_size": 10**12}
 
 
 def _linear_flop(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
-    """Of x (..., D) by weightᵀ (D, E), two a multiply-add."""
+    """Operations of x (..., D) times weightᵀ (D, E); a multiply-add counts as two."""
     return 2 * math.prod(x) * weight[0]
 
 
-#: oneDNN's linear layer, which PyTorch's counter does not know.
+#: oneDNN's linear layer, which PyTorch's counter does not support.
 ONEDNN: dict[Any, Any] = {torch.ops.mkldnn._linear_pointwise: _linear_flop}
 
 
@@ -48,14 +60,14 @@ class Setting:
         mechanism: a name in :data:`~infsa_explain.bench.mechanisms.MECHANISMS`.
         size: side of the square images in pixels, a multiple of 16.
         depth, width, heads: of the Vision Transformer.
-        batch_size: images a batch.
-        train: a training step (AdamW) in place of inference.
-        amp: bfloat16 autocast in place of float32.
-        compiled: by ``torch.compile``.
-        device: cpu, cuda, or one of several CUDA devices.
+        batch_size: images per batch.
+        train: measure a training step (AdamW) instead of inference.
+        amp: use bfloat16 autocast instead of float32.
+        compiled: compile the model with ``torch.compile``.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
 
     Raises:
-        ValueError: for an unknown mechanism, or numbers that make no model.
+        ValueError: if the mechanism is unknown, or a number is out of range.
     """
 
     mechanism: str
@@ -76,23 +88,24 @@ class Setting:
             )
         if self.size < PATCH or self.size % PATCH:
             raise ValueError(f"size must be a positive multiple of {PATCH}, got {self.size}")
-        for name in ("depth", "width", "heads", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name, largest in LARGEST.items():
-            if getattr(self, name) > largest:
-                raise ValueError(f"{name} must be at most {largest}, got {getattr(self, name):.6g}")
+            count(1, largest).require(name, getattr(self, name))
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, got {self.width}, {self.heads}")
 
     @property
     def tokens(self) -> int:
-        """N, the class token included."""
+        """Number of tokens N, with the class token."""
         return (self.size // PATCH) ** 2 + 1
 
 
 def build(setting: Setting, layer: type[Attention] | None = None) -> nn.Module:
-    """The untrained model, on the CPU, with another attention ``layer`` if one is given."""
+    """Build the untrained model on the CPU.
+
+    Args:
+        setting: mechanism, sizes and mode of the model.
+        layer: replaces the attention layer of the mechanism.
+    """
     layer = layer or MECHANISMS[setting.mechanism].layer
     if issubclass(layer, Linformer):
         layer = type("Linformer", (layer,), {"tokens": setting.tokens})
@@ -108,7 +121,7 @@ def build(setting: Setting, layer: type[Attention] | None = None) -> nn.Module:
 
 
 def work(setting: Setting, model: Callable[[Tensor], Tensor], images: Tensor) -> None:
-    """Inference of a batch (B, 3, H, W), or of a loss and its gradients."""
+    """Run inference on a batch (B, 3, H, W), or in training compute a loss and its gradients."""
     cast: Any = torch.autocast(images.device.type, torch.bfloat16, enabled=setting.amp)
     with cast, nullcontext() if setting.train else torch.inference_mode():
         logits = model(images)
@@ -117,23 +130,27 @@ def work(setting: Setting, model: Callable[[Tensor], Tensor], images: Tensor) ->
         torch.autograd.backward(nn.functional.cross_entropy(logits, labels))
 
 
-def count(setting: Setting) -> tuple[int, int]:
-    """Parameters, and floating-point operations of one image, two a multiply-add.
+def count_operations(setting: Setting) -> tuple[int, int]:
+    """Count the parameters, and the floating-point operations for one image.
 
-    `torch.utils.flop_counter` counts matrix products and convolutions from shapes alone, so that
-    no memory is needed at any size. It does not see element by element work (norms, softmax,
-    relu), nor products inside PyTorch's fused attention on CPUs or in the tiles of Pure InfSA, an
-    operator of its own; of those two the textbook form is counted, which does the same products,
-    without what a backward pass computes again.
+    A multiply-add counts as two operations. ``torch.utils.flop_counter`` counts matrix products and
+    convolutions from their shapes, so no memory is needed at any size. It does not count
+    elementwise work (norms, softmax, relu), nor products inside fused operators: PyTorch's fused
+    attention on CPUs, and the tiles of Pure InfSA. For these two the textbook form is counted,
+    which has the same products, except for what the fused backward pass recomputes.
+
+    Returns:
+        Parameters of the model, and operations for one image.
 
     >>> small = {"depth": 1, "width": 64, "heads": 4}
-    >>> count(Setting("softmax", 32, **small))[1] == count(Setting("pure", 32, **small))[1]
+    >>> softmax, pure = (Setting(name, 32, **small) for name in ("softmax", "pure"))
+    >>> count_operations(softmax)[1] == count_operations(pure)[1]
     True
     """
     with torch.device("meta"):
         parameters = sum(p.numel() for p in build(setting).parameters())
         model = build(setting, MECHANISMS[setting.mechanism].counted)
-    with FakeTensorMode():  # tensors without memory, too, but on a device that autocast knows
+    with FakeTensorMode():  # no memory either, but unlike "meta" a device that autocast supports
         weights = {
             name: torch.empty(tensor.shape, requires_grad=tensor.requires_grad)
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]
@@ -145,10 +162,11 @@ def count(setting: Setting) -> tuple[int, int]:
 
 
 def least_bytes(setting: Setting) -> int:
-    """Bytes that the N×N matrices of a batch need at least; 0 for mechanisms without any.
+    """Lower bound of the memory for the N×N matrices of a batch, in bytes.
 
-    In inference one float32 matrix a head of one layer, in training one of every layer, which the
-    backward pass needs. 0 with ``compiled``: the compiler may fuse them away.
+    Inference needs one float32 matrix per head of one layer. Training needs those of all layers,
+    for the backward pass. The bound is 0 for mechanisms without N×N matrices, and if ``compiled``,
+    since the compiler may fuse the matrices away.
     """
     if setting.compiled or not MECHANISMS[setting.mechanism].matrices:
         return 0
@@ -156,21 +174,13 @@ def least_bytes(setting: Setting) -> int:
     return 4 * layers * setting.batch_size * setting.heads * setting.tokens**2
 
 
-def available_memory(device: str = "cpu") -> int | None:
-    """Bytes that can be had on a device; None where nothing says so.
-
-    On a CPU what Linux calls available, or what the control group leaves if that is less.
-    """
+def available_memory(device: str = "cpu") -> int:
+    """Free memory of a device in bytes; on a CPU also limited by the control group of Linux."""
     if device != "cpu":
         return torch.cuda.mem_get_info(torch.device(device))[0]
-    found = []
+    available: int = psutil.virtual_memory().available
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(1024 * int(line.split()[1]))
-        group = Path("/sys/fs/cgroup")
-        limit, used = ((group / f"memory.{name}").read_text() for name in ("max", "current"))
-        found.append(int(limit) - int(used))
-    except (OSError, ValueError):  # no Linux, no control group, or one without a limit
-        pass
-    return min(found, default=None)
+        limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+    except (OSError, ValueError):  # no control group, or one without a limit ("max")
+        return available
+    return min(available, limit - used)

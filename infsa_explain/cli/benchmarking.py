@@ -61,12 +61,12 @@ def bench(
         BenchRow,
         CsvFile,
         Setting,
+        bench_table,
         paper_table,
         plan,
-        table,
-        write,
+        run_bench,
+        write_bench,
     )
-    from ..bench import bench as run
 
     names = listed("--mechanisms", mechanisms)
     names = [*MECHANISMS] if "all" in names else names
@@ -87,8 +87,8 @@ def bench(
         raise ValueError("--resume goes on with the rows in --out, which is not given")
     cells = len(plan(sides, names, like, repeats=repeats, budget=budget))
     file = None if out is None else CsvFile(out / "bench.csv", resume)
-    known = [] if file is None else file.rows
-    measured = run(sides, names, like, repeats=repeats, budget=budget, known=known)
+    finished = [] if file is None else file.rows
+    measured = run_bench(sides, names, like, repeats=repeats, budget=budget, finished=finished)
     rows: list[BenchRow] = []
 
     def say() -> None:
@@ -112,10 +112,10 @@ def bench(
     finally:
         if rows:
             if out is not None:
-                write(out, rows)
+                write_bench(out, rows)
             if as_json:
                 print(json.dumps([asdict(row) for row in rows], indent=2))
             else:
-                for each in (table(rows), paper_table(rows)):
-                    print_table(each.title, each.headings, each.cells)
-                    print(each.note + "\n")
+                for table in (bench_table(rows), paper_table(rows)):
+                    print_table(table.title, table.headings, table.cells)
+                    print(table.note + "\n")

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,15 +23,15 @@ from infsa_explain.bench import (
     OutOfMemory,
     Setting,
     TooSlow,
-    bench,
+    bench_table,
     build,
-    count,
+    count_operations,
     exponent,
     extrapolate,
-    measure,
+    measure_setting,
     paper_table,
-    table,
-    write,
+    run_bench,
+    write_bench,
 )
 from infsa_explain.bench.energy import joules_counter
 from infsa_explain.bench.measuring import measure_here
@@ -150,7 +151,7 @@ def test_operations_are_those_counted_by_hand():
     embedding, classifier = 2 * (n - 1) * 3 * 16 * 16 * d, 2 * d * 1000
     layer = 2 * n * (4 * d * d + 8 * d * d) + 2 * 2 * n * n * d
     for name in (FUSED, "softmax", "pure", "pure-textbook"):
-        assert count(replace(SMALL, mechanism=name))[1] == embedding + layer + classifier
+        assert count_operations(replace(SMALL, mechanism=name))[1] == embedding + layer + classifier
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -163,12 +164,12 @@ def test_operations_of_linear_infsa_are_those_counted_by_hand(train):
         embedding, classifier, mlp = 2 * embedding, 3 * classifier, 3 * mlp
         layer += 2 * n * d * d + 4 * n * d * h + 6 * d * d
     setting = replace(SMALL, mechanism="linear", train=train)
-    assert count(setting)[1] == 2 * (embedding + layer + mlp + classifier)
+    assert count_operations(setting)[1] == 2 * (embedding + layer + mlp + classifier)
 
 
 def test_fifty_nine_gflops_are_multiply_adds_of_24_layers_not_4():
     def multiply_adds(name, depth):
-        return count(Setting(name, 224, depth=depth))[1] / 2e9
+        return count_operations(Setting(name, 224, depth=depth))[1] / 2e9
 
     assert multiply_adds("linear-textbook", 24) == pytest.approx(59.6, abs=0.1)
     assert multiply_adds("softmax", 24) == pytest.approx(61.6, abs=0.1)
@@ -179,7 +180,7 @@ def test_fifty_nine_gflops_are_multiply_adds_of_24_layers_not_4():
 def test_parameters_are_the_models_own():
     for name in MECHANISMS:
         setting = replace(SMALL, mechanism=name)
-        assert count(setting)[0] == sum(p.numel() for p in build(setting).parameters())
+        assert count_operations(setting)[0] == sum(p.numel() for p in build(setting).parameters())
 
 
 def test_least_bytes_are_one_float32_matrix_a_head():
@@ -205,7 +206,7 @@ def quadratic(setting, repeats, budget):
 
 
 def rows_of(sizes, names, budget=1.0, like=SMALL):
-    rows = bench(sizes, names, like, repeats=2, budget=budget, measure=quadratic)
+    rows = run_bench(sizes, names, like, repeats=2, budget=budget, measure=quadratic)
     return {(row.mechanism, row.size): row for row in rows}
 
 
@@ -232,7 +233,7 @@ def test_a_cell_over_its_budget_is_extrapolated_from_smaller_sizes():
     assert row.exponent == pytest.approx(2)
     assert row.speed_to_fused == pytest.approx(0.5)
     assert (row.peak_bytes, row.joules_per_image) == (None, None)
-    cells = {cell[2]: cell for cell in table([row]).cells}
+    cells = {cell[2]: cell for cell in bench_table([row]).cells}
     assert cells["linear"][3:5] == ("~16.8 s", "~0.50")
 
 
@@ -244,14 +245,23 @@ def test_with_one_affordable_size_a_cell_is_too_slow():
 def test_out_of_memory_is_a_result():
     rows = rows_of([64], ["performer"])
     assert rows["performer", 64].state == "OOM"
-    assert table([*rows.values()]).cells[1][3] == "OOM"
+    assert bench_table([*rows.values()]).cells[1][3] == "OOM"
 
 
-@pytest.mark.skipif(available_memory() is None, reason="nothing says how much memory there is")
 def test_out_of_memory_is_predicted_where_arithmetic_says_so():
     many = replace(SMALL, batch_size=10**12)
     row = rows_of([64], ["softmax"], 1e9, many)["softmax", 64]
     assert (row.state, row.seconds, row.peak_bytes) == ("OOM (predicted)", None, None)
+
+
+def test_memory_is_limited_by_the_control_group(tmp_path, monkeypatch):
+    monkeypatch.setattr("infsa_explain.bench.settings.CGROUP", tmp_path)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10**9))
+    assert available_memory() == 10**9
+    (tmp_path / "memory.current").write_text("400\n")
+    for limit, available in (("max", 10**9), ("1000", 600), ("9000000000", 10**9)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        assert available_memory() == available
 
 
 def test_exponents_and_extrapolation():
@@ -268,7 +278,7 @@ def test_exponents_and_extrapolation():
         ({"mechanism": "magic"}, "mechanism must be one of softmax-fused, .*, got 'magic'"),
         ({"size": 100}, "size must be a positive multiple of 16, got 100"),
         ({"heads": 5}, "width must be a multiple of heads, got 32, 5"),
-        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"depth": 0}, "depth must be a whole number from 1 to 10000, got 0"),
     ],
 )
 def test_settings_that_make_no_model_are_refused(change, message):
@@ -277,8 +287,8 @@ def test_settings_that_make_no_model_are_refused(change, message):
 
 
 def test_no_repeats_are_refused():
-    with pytest.raises(ValueError, match="repeats and budget must be positive, got 0 and 120"):
-        bench([64], [FUSED], SMALL, repeats=0)
+    with pytest.raises(ValueError, match="repeats must be a whole number from 1 to 1000000, got 0"):
+        run_bench([64], [FUSED], SMALL, repeats=0)
 
 
 def test_energy_of_cpu_packages_is_summed_through_overflow(tmp_path):
@@ -302,21 +312,21 @@ def test_a_training_step_is_measured():
 
 def test_a_process_of_its_own_has_its_own_peak():
     ballast = torch.ones(2**26)  # 256 MiB that are not the child's
-    small = measure(SMALL, 1, 300).peak_bytes
-    wide = measure(replace(SMALL, width=2048, depth=2), 1, 300).peak_bytes
-    weights = 4 * count(replace(SMALL, width=2048, depth=2))[0]
+    small = measure_setting(SMALL, 1, 300).peak_bytes
+    wide = measure_setting(replace(SMALL, width=2048, depth=2), 1, 300).peak_bytes
+    weights = 4 * count_operations(replace(SMALL, width=2048, depth=2))[0]
     assert wide - small == pytest.approx(weights, rel=0.25)
     del ballast
 
 
 def test_a_process_over_its_budget_is_too_slow():
     with pytest.raises(TooSlow, match=r"takes more than 0\.01 s"):
-        measure(replace(SMALL, width=2048, depth=8), 1, 0.01)
+        measure_setting(replace(SMALL, width=2048, depth=8), 1, 0.01)
 
 
 def test_a_failing_process_says_why():
     with pytest.raises(RuntimeError, match="failed: "):
-        measure(replace(SMALL, device="nowhere"), 1, 300)
+        measure_setting(replace(SMALL, device="nowhere"), 1, 300)
 
 
 def test_files_of_a_run(tmp_path):
@@ -331,7 +341,7 @@ def test_files_of_a_run(tmp_path):
     assert [float(row["gflops"]) for row in read] == [row.gflops for row in rows]
     with pytest.raises(ValueError, match="exists already; --resume it, or name another"):
         CsvFile(tmp_path / "run" / "bench.csv")
-    write(tmp_path / "run", rows)
+    write_bench(tmp_path / "run", rows)
     assert (tmp_path / "run" / "bench.png").read_bytes()[:4] == b"\x89PNG"
     text = (tmp_path / "run" / "bench.md").read_text()
     assert "| 1024 | 4,097 | linear | ~16.8 s | ~0.50 |" in text
@@ -359,8 +369,14 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path):
 
         with CsvFile(path, resume=True) as file:
             assert file.rows == whole[: max(0, sum(e <= end for e in ends) - 1)]
-            for row in bench(
-                [64, 128, 1024], names, SMALL, repeats=2, budget=1, known=file.rows, measure=measure
+            for row in run_bench(
+                [64, 128, 1024],
+                names,
+                SMALL,
+                repeats=2,
+                budget=1,
+                finished=file.rows,
+                measure=measure,
             ):
                 file.append(row)
         assert path.read_bytes() == content
@@ -372,7 +388,7 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path):
     ("content", "message"),
     [
         (b"mechanism,size\r\nlinear,64\r\n", "has other columns than a bench.csv of this version"),
-        (b"my only copy", r"bench\.csv is no bench\.csv"),
+        (b"my only copy", r"bench\.csv is not a bench\.csv"),
         (None, r"bench\.csv, line 2: "),
     ],
 )
@@ -417,7 +433,7 @@ def test_command_line_keeps_what_was_measured_when_interrupted(monkeypatch, caps
             raise KeyboardInterrupt
         return Measurement(0.25, repeats, 2**30, None)
 
-    monkeypatch.setitem(bench.__kwdefaults__, "measure", interrupted)
+    monkeypatch.setitem(run_bench.__kwdefaults__, "measure", interrupted)
     options = "--sizes 64 --mechanisms linear,pure --depth 1 --width 32 --heads 4 --device cpu"
     arguments = [*options.split(), "--json", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["infsa-explain", "bench", *arguments])
