@@ -1,7 +1,7 @@
-"""Attention mechanisms that InfSA is measured against, each in timm's ``Attention`` slot.
+"""Attention mechanisms that InfSA is compared with, each in timm's ``Attention`` slot.
 
-A mechanism is one function of queries, keys and values, each (B, H, N, d), around which timm's
-projections stay, so that one Vision Transformer serves for all and differs in that function alone.
+A mechanism is a function of queries, keys and values, each (B, H, N, d), between timm's
+projections. The Vision Transformer around it is the same for all mechanisms.
 """
 
 from __future__ import annotations
@@ -35,15 +35,23 @@ __all__ = [
 
 
 def softmax_weights(q: Tensor, k: Tensor) -> Tensor:
-    """softmax(q kᵀ / √d) over keys: queries (..., N, d) and keys (..., M, d) to (..., N, M)."""
+    """softmax(q kᵀ / √d) over the keys.
+
+    Args:
+        q: queries (..., N, d).
+        k: keys (..., M, d).
+
+    Returns:
+        (..., N, M); rows sum to 1.
+    """
     return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1)
 
 
 class Mixing(Attention):
-    """timm's ``Attention`` with :meth:`mix` in place of softmax attention."""
+    """timm's ``Attention`` with :meth:`mix` instead of softmax attention."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """What every token receives: queries, keys and values (B, H, N, d) to (B, H, N, d)."""
+        """The attention output (B, H, N, d) of queries, keys and values (B, H, N, d)."""
         raise NotImplementedError
 
     def forward(
@@ -52,7 +60,7 @@ class Mixing(Attention):
         """Attend: tokens (B, N, D) to (B, N, D).
 
         Raises:
-            ValueError: if a mask is given; the benchmark has none.
+            ValueError: if a mask is passed; the benchmark uses none.
         """
         if attn_mask is not None or is_causal:
             raise ValueError(
@@ -66,7 +74,7 @@ class Mixing(Attention):
 
 
 class MaterialisedSoftmax(Mixing):
-    """Softmax attention that forms its N×N weights (Vaswani et al. 2017, arXiv 1706.03762)."""
+    """Softmax attention with its N×N weights in memory (Vaswani et al. 2017, arXiv 1706.03762)."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """softmax(q kᵀ / √d) v."""
@@ -74,7 +82,7 @@ class MaterialisedSoftmax(Mixing):
 
 
 class FusedSoftmax(Mixing):
-    """Softmax attention tile by tile (FlashAttention, Dao et al. 2022, arXiv 2205.14135)."""
+    """Softmax attention in tiles (FlashAttention, Dao et al. 2022, arXiv 2205.14135)."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """softmax(q kᵀ / √d) v, by PyTorch."""
@@ -84,8 +92,8 @@ class FusedSoftmax(Mixing):
 class Linformer(Mixing):
     """Softmax over keys and values projected from N to at most ``rank`` (arXiv 2006.04768).
 
-    Wang et al. 2020, the form whose two projections all heads of a layer share. They fix N: a
-    subclass sets ``tokens``.
+    Wang et al. 2020, with two projections that all heads of a layer share. The projections depend
+    on N, so a subclass sets ``tokens``.
     """
 
     tokens: int
@@ -117,14 +125,14 @@ class Performer(Mixing):
         d = self.head_dim
         count = self.features or max(1, int(d * math.log(d)))
         q, r = torch.linalg.qr(torch.randn(math.ceil(count / d), d, d))
-        blocks = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # else directions are biased
+        blocks = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # makes directions uniform
         lengths = torch.linalg.vector_norm(torch.randn(count, d), dim=1, keepdim=True)
         self.register_buffer("omega", lengths * blocks.flatten(0, 1)[:count])
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """φ(q) (φ(k)ᵀ v) over its row sums."""
         q, k = self._exponents(q), self._exponents(k)
-        # A factor common to a query's features, or to all keys', leaves the quotient as it is.
+        # A common factor of one query's features, or of all keys' features, cancels.
         q = torch.exp(q - q.amax(-1, keepdim=True))
         k = torch.exp(k - k.amax((-2, -1), keepdim=True))
         return _normalised(q, k, v, torch.finfo(q.dtype).tiny)
@@ -138,8 +146,8 @@ class Performer(Mixing):
 class Nystromformer(Mixing):
     """Softmax by the Nyström method on ``landmarks`` segment means (arXiv 2102.03902).
 
-    Xiong et al. 2021, without the optional convolution of the values. Segments are as even as can
-    be, and a pseudo-inverse takes ``iterations`` steps of its equation 13.
+    Xiong et al. 2021, without the optional convolution of the values. Segments differ by at most
+    one token. The pseudo-inverse uses ``iterations`` steps of equation 13.
     """
 
     landmarks = 64
@@ -159,7 +167,7 @@ class Nystromformer(Mixing):
 
     def _pseudo_inverse(self, a: Tensor) -> Tensor:
         identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-        # BenchRow sums are 1, so that ‖A‖₁ ‖A‖∞ is the largest column sum.
+        # Row sums are 1, so ‖A‖₁ ‖A‖∞ is the largest column sum.
         z = a.transpose(-2, -1) / a.sum(-2).amax(-1)[..., None, None]
         for _ in range(self.iterations):
             az = a @ z
@@ -182,7 +190,7 @@ def _normalised(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
 
 
 class TextbookPureInfSA(PureInfSA):
-    """Pure InfSA that forms its N×N graph."""
+    """Pure InfSA with its N×N graph in memory."""
 
     def heads(self, x: Tensor) -> Tensor:
         """γ Â v, (B, H, N, d)."""
@@ -192,7 +200,7 @@ class TextbookPureInfSA(PureInfSA):
 
 
 class TextbookLinearInfSA(LinearInfSA):
-    """Linear-InfSA that forms its keys and values, and repeats its one row before projecting."""
+    """Linear-InfSA that computes keys and values, and repeats its single row before projection."""
 
     def heads(self, x: Tensor) -> Tensor:
         """γ Σ_j a_j v_j, (B, H, N, d), the same row for every token."""
@@ -204,10 +212,10 @@ class Mechanism:
     """One attention mechanism of the benchmark.
 
     Attributes:
-        name: as the command line has it.
-        layer: in timm's ``Attention`` slot.
-        counted: the layer with the same arithmetic in operators that PyTorch's counter knows.
-        matrices: whether it holds N×N matrices, as far as the code says.
+        name: on the command line.
+        layer: the class for timm's ``Attention`` slot.
+        counted: a class with the same arithmetic in operators that PyTorch's counter supports.
+        matrices: whether N×N matrices are in memory, according to the code.
     """
 
     name: str
@@ -216,7 +224,7 @@ class Mechanism:
     matrices: bool = False
 
 
-#: What the others are compared with.
+#: The reference that the others are compared with.
 FUSED = "softmax-fused"
 MECHANISMS: dict[str, Mechanism] = {
     mechanism.name: mechanism

@@ -19,16 +19,16 @@ from .settings import Setting, count_operations
 __all__ = ["bench_plot", "bench_table", "paper_table", "write_bench"]
 
 NOTE = (
-    "Time is of one batch, the median (with one thread on a CPU the processor's, otherwise the "
-    "clock's); ~ is extrapolated with the exponent of time in tokens "
-    "(fitted to the largest three sizes measured). × is the time of fused softmax by that of the "
-    "row: more than 1 is faster. Memory is the peak of the whole process on a CPU, Python and "
-    "PyTorch included, and PyTorch's allocations on a GPU. GFLOPs, two a multiply-add, are "
-    "counted by torch.utils.flop_counter: matrix products and convolutions alone; for fused "
-    "softmax and for Pure InfSA, whose products it cannot see (inside operators of their "
-    "own), those of the textbook form. OOM (predicted): one N×N float32 matrix a "
-    "head exceeds the memory available, so it was not tried. With --compile the compiler may turn "
-    "materialised softmax into the fused one."
+    "Time is the median for one batch: processor time with one thread on a CPU, otherwise "
+    "wall-clock time. ~ marks values extrapolated with the exponent of time in tokens, which is "
+    "fitted to the three largest measured sizes. × is the time of fused softmax divided by the "
+    "time of the row: above 1 is faster. Memory on a CPU is the peak of the whole process, with "
+    "Python and PyTorch; on a GPU it is the peak of PyTorch's allocations. GFLOPs are counted by "
+    "torch.utils.flop_counter, which counts matrix products and convolutions; a multiply-add is "
+    "two operations. Fused softmax and Pure InfSA have products inside operators that it cannot "
+    "count, so their GFLOPs are those of the textbook form. OOM (predicted): one N×N float32 "
+    "matrix per head exceeds the available memory, so the setting was not run. With --compile "
+    "the compiler may turn materialised softmax into the fused one."
 )
 
 
