@@ -146,8 +146,8 @@ class Performer(Mixing):
 class Nystromformer(Mixing):
     """Softmax by the Nyström method on ``landmarks`` segment means (arXiv 2102.03902).
 
-    Xiong et al. 2021, without the optional convolution of the values. Segments differ by at most
-    one token. The pseudo-inverse uses ``iterations`` steps of equation 13.
+    Xiong et al. 2021, without the optional convolution of the values. Segments are those of
+    ``adaptive_avg_pool1d``. The pseudo-inverse uses ``iterations`` steps of equation 13.
     """
 
     landmarks = 64
