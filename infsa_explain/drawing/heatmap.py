@@ -1,18 +1,18 @@
-"""Patch scores to colour: a map enlarged to its image, and laid over it.
+"""Overlays: a patch map is enlarged to its image and drawn over it.
 
-How the overlay is drawn, and why:
+Design of the overlay:
 
-- The image fades towards grey, so that colour in the overlay means score and nothing else; a
-  fifth of its own colour stays, enough to know the scene by.
-- Opacity grows with the score, as its square root. Where the map is low the photo stays clear
-  below a faint tint, where it is high the colour rules, and the middle does not drown.
-- *viridis* is perceptually uniform, reads the same to the colour-blind, and its yellow top is
-  apart from grey in hue as well as in lightness (inferno and magma end in near white, which is
-  lost on bright photos; cividis is close to grey throughout).
-- Upsampling is bilinear between patch centres, the same that the localisation measures use.
-- Where the model saw a part of the image alone, the rest is darkened grey: it has no score.
+- The image fades towards grey, so that colour shows the score alone. A fifth of the image's own
+  colour stays, enough to recognise the scene.
+- Opacity grows with the square root of the score. Low scores are a faint tint over a clear image,
+  high scores are strongly coloured, and medium scores remain visible.
+- *viridis* is perceptually uniform and suits colour-blind readers. Its yellow end differs from grey
+  in hue and in lightness. (Inferno and magma end in near white, which is lost on bright photos;
+  cividis is close to grey throughout.)
+- Upsampling is bilinear between patch centres, as in the localisation measures.
+- Parts of the image that the model did not see have no score; they are dark grey.
 
-:mod:`infsa_explain.drawing.figures` sets overlays in figures.
+:mod:`infsa_explain.drawing.figures` places overlays in figures.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ __all__ = [
     "whole",
 ]
 
-#: Share of ``opacity`` that the lowest score has.
+#: Opacity at the lowest score, as a share of ``opacity``.
 FLOOR = 0.25
-#: Share of grey in the image below the map, from opacity 0.5 on.
+#: Share of grey in the image below the map, at opacity 0.5 and above.
 GREY = 0.8
-#: Brightness that is left to what lies outside the map, from opacity 0.5 on.
+#: Brightness of pixels outside the map, at opacity 0.5 and above.
 OUTSIDE = 0.4
-#: Patches by which the frame of a map and an image may differ in shape.
-LEEWAY = 0.5
-#: A map whose range is below this share of its values is constant but for rounding.
+#: Largest difference in shape between a map and its image that counts as rounding, in patches.
+MAX_DIFFERENCE = 0.5
+#: A map whose range is below this share of its values counts as constant.
 FLAT = 1e-6
 
 
 class Display(TypedDict, total=False):
-    """The keyword arguments of :func:`overlay`."""
+    """Drawing options: keyword arguments of :func:`overlay`."""
 
     opacity: float
     colormap: str
@@ -77,32 +77,32 @@ def overlay(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> NDArray[np.uint8]:
-    """Draw a patch map over its image, in the image's own size; neither is changed.
+    """Draw a patch map over its image, in the image's own size; the inputs are not changed.
+
+    All drawing options of the package are parameters here; galleries and figures pass them on.
 
     Args:
         image: a path, a Pillow image, an array or a tensor, as
             :func:`infsa_explain.data.pixels.to_pixels` takes them.
-        scores: (gh, gw) array or tensor, raw; scaled to its own range for display only. A
-            constant map is drawn at the low end.
-        region: left, top, right and bottom of the rectangle that the map covers, in pixel edges
-            of the image; it may reach beyond the image. What lies outside is darkened. None for
-            the whole image, with a warning where that is of another shape than the map's frame.
-            :meth:`infsa_explain.Explanation.overlay` knows the rectangle.
-        opacity: share of the map's colour at the highest score, 0 (the image as it is) to 1.
-        colormap: a name that matplotlib knows.
-        percentile: the scale's top, as a percentile of the scores in (0, 100], so that a few
-            outliers do not darken the rest; where it falls on the lowest score the maximum
-            serves.
-        vmin: the scale's low end in raw units, by default the lowest score.
-        vmax: the scale's top in raw units, by default the highest score.
-        mean: with ``std``, undoes the normalisation of a float image, one value a channel.
-        std: see ``mean``.
+        scores: (gh, gw) array or tensor, raw; scaled to colours for display only. A constant map
+            has the colour of the low end.
+        region: left, top, right and bottom of the rectangle that the map covers, in pixel edges of
+            the image; it may reach beyond the image. Pixels outside are darkened. None is the whole
+            image, with a warning if its shape differs from the map's.
+            :meth:`infsa_explain.Explanation.overlay` computes the rectangle.
+        opacity: share of the map's colour at the highest score, from 0 (the plain image) to 1.
+        colormap: name of a matplotlib colormap.
+        percentile: the scale's high end as a percentile of the scores, in (0, 100], so that a few
+            outliers do not darken the rest. If it equals the lowest score, the maximum is used.
+        vmin: the scale's low end in raw units; the lowest score by default.
+        vmax: the scale's high end in raw units; the highest score by default.
+        mean, std: undo the normalisation of a float image, one value per channel.
 
     Returns:
         (H, W, 3) uint8 RGB.
 
     Raises:
-        ValueError: shapes, types or ranges are not as above, or something is not finite.
+        ValueError: if a shape, type or range is not as above, or a value is not finite.
 
     >>> import numpy as np
     >>> grey = np.full((2, 4, 3), 128, dtype=np.uint8)
@@ -133,14 +133,14 @@ def whole(pixels: NDArray[np.uint8]) -> Region:
 
 
 def check_aspect(pixels: NDArray[np.uint8], scores: AnyArray) -> None:
-    """Warn where a map (gh, gw) of square patches does not cover an image (H, W, 3) as a whole.
+    """Warn if a map (gh, gw) of square patches has another shape than its image (H, W, 3).
 
-    The model saw such an image cropped or squashed, and a map stretched over all of it is off.
-    Differences of up to half a patch are rounding.
+    The model then saw the image cropped or squashed, and a map stretched over the whole image is in
+    the wrong place. A difference of up to half a patch is rounding.
     """
     (height, width), (rows, columns) = pixels.shape[:2], np.shape(scores)
     surplus = max(width * rows / height - columns, height * columns / width - rows)
-    if surplus > LEEWAY:
+    if surplus > MAX_DIFFERENCE:
         warnings.warn(
             f"the image ({width}×{height} pixels) and the map ({columns}×{rows} patches) differ in "
             "shape: the model saw the image cropped or squashed, and the map is drawn in the wrong "
@@ -159,14 +159,14 @@ def upsample(
         scores: (gh, gw) array or tensor, finite.
         size: (H, W) in pixels.
         region: left, top, right and bottom of the rectangle that the map covers, in pixel edges;
-            all by default. Pixels outside have the score of the nearest pixel inside.
+            the whole image by default. Pixels outside have the score of the nearest pixel inside.
 
     Returns:
         (H, W) float64, within the range of ``scores``.
 
     Raises:
-        ValueError: ``scores`` is not a finite (gh, gw) map, ``size`` is not positive, or
-            ``region`` is without area.
+        ValueError: if ``scores`` is not a finite (gh, gw) map, ``size`` is not positive, or
+            ``region`` has no area.
 
     >>> import numpy as np
     >>> upsample(np.array([[0.0, 1.0]]), (1, 4)).tolist()
@@ -178,7 +178,7 @@ def upsample(
     if min(height, width) < 1:
         raise ValueError(f"size must be (H, W) of at least one pixel, got {tuple(size)}")
     edges = (0.0, 0.0, width, height) if region is None else tuple(region)
-    # NaN fails too.
+    # Written so that NaN is refused.
     if len(edges) != 4 or not (edges[2] > edges[0] and edges[3] > edges[1]):
         raise ValueError(
             f"region must be left, top, right, bottom of a rectangle with an area, got {region}"
@@ -195,7 +195,7 @@ def upsample(
 def _neighbours(
     pixels: int, start: float, end: float, patches: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Along one side: the patches before and after each pixel, and how far it is between them."""
+    """Along one axis: the patches before and after each pixel, and its position between them."""
     centres = (np.arange(pixels) + 0.5 - start) * (patches / (end - start)) - 0.5
     place = np.clip(centres, 0, patches - 1)
     low = np.floor(place).astype(np.int64)
@@ -203,7 +203,7 @@ def _neighbours(
 
 
 def _inside(pixels: NDArray[np.uint8], region: Region) -> tuple[slice, slice]:
-    """Rows and columns whose centres lie in a rectangle."""
+    """Slices of the rows and columns whose pixel centres lie in a rectangle."""
     (height, width), (left, top, right, bottom) = pixels.shape[:2], region
     rows, columns = (
         [min(max(math.ceil(round(edge, 6) - 0.5), 0), side) for edge in edges]
@@ -213,10 +213,10 @@ def _inside(pixels: NDArray[np.uint8], region: Region) -> tuple[slice, slice]:
 
 
 def to_map(scores: AnyArray) -> NDArray[np.float64]:
-    """A (gh, gw) map as float64.
+    """Convert a (gh, gw) map to float64.
 
     Raises:
-        ValueError: for another shape, or what is not finite.
+        ValueError: if the shape is another, or a value is not finite.
     """
     values = to_array(scores).astype(np.float64)
     if values.ndim != 2 or not values.size:
@@ -229,18 +229,18 @@ def to_map(scores: AnyArray) -> NDArray[np.float64]:
 
 
 class Scale(NamedTuple):
-    """What the two ends of the colour map stand for, in raw units."""
+    """The raw scores at the two ends of the colour map."""
 
     low: float
     high: float
 
     @property
     def flat(self) -> bool:
-        """Whether the ends agree but for rounding."""
+        """Whether the ends are equal up to rounding."""
         return self.high - self.low <= FLAT * max(abs(self.low), abs(self.high))
 
     def fraction(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Place of each value between the ends, clipped to [0, 1]; all 0 where they agree."""
+        """Position of each value between the ends, clipped to [0, 1]; 0 if the scale is flat."""
         if self.flat:
             return np.zeros_like(values)
         return np.clip((values - self.low) / (self.high - self.low), 0, 1)
@@ -252,7 +252,12 @@ def scale_of(
     vmin: float | None = None,
     vmax: float | None = None,
 ) -> Scale:
-    """The scale of a map, as the arguments of :func:`overlay` say."""
+    """The colour scale of a map; arguments as for :func:`overlay`.
+
+    Raises:
+        ValueError: if ``percentile`` is out of range or stands beside ``vmax``, an end is not
+            finite, or ``vmin`` exceeds ``vmax``.
+    """
     if percentile is not None and (vmax is not None or not 0 < percentile <= 100):
         raise ValueError(
             f"percentile must be in (0, 100] and without vmax, got {percentile} and vmax {vmax}"
@@ -287,7 +292,7 @@ def _paint(
 
 
 def _darkened(pixels: NDArray[np.uint8], opacity: float) -> NDArray[np.uint8]:
-    """Pixels (n, 3) outside a map: grey and dark, as the image fades below the map."""
+    """Pixels (n, 3) outside a map, dark grey."""
     if not len(pixels):
         return pixels
     fade = min(1.0, 2 * opacity)
@@ -297,6 +302,6 @@ def _darkened(pixels: NDArray[np.uint8], opacity: float) -> NDArray[np.uint8]:
 
 
 def _grey(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Pixels (H, W, 3) without their colour."""
+    """Pixels (H, W, 3) in grey."""
     grey = cv2.cvtColor(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     return np.asarray(grey, dtype=np.uint8)

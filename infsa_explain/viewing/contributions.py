@@ -1,6 +1,6 @@
-"""Where a patch's visits come from, and where walks from it go: a column and a row of F.
+"""Where the visits to a patch come from, and where walks from it go: a column and a row of F.
 
-F = (I − γÂ)⁻¹ has N² entries; one column and one row are two solutions, F e and eᵀF.
+F = (I − γÂ)⁻¹ has N² entries. One column, F e, and one row, eᵀF, need only two linear solves.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from ..graph.centrality import visits
 from ..graph.solvers import solve
 from ..vits.capturing import Graphs
 
-__all__ = ["Contributions", "contributions"]
+__all__ = ["Contributions", "token_contributions"]
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """What one token shares with the others, in the units of the map ``visits``.
+    """How one token contributes to the map ``visits``, in the map's units.
 
     Attributes:
-        sources: (B, N) what walks that start at each token add to this token's score, from its
-            column of F; their sum is the score.
-        destinations: (B, N) what walks that start at this token add to each token's score, from
-            its row of F; summed over all starts they are the map.
+        sources: (B, N), the part of this token's score due to walks that start at each token, from
+            its column of F. They sum to the score.
+        destinations: (B, N), the part of each token's score due to walks that start at this token,
+            from its row of F. Summed over all starts they are the map.
     """
 
     sources: Tensor
     destinations: Tensor
 
 
-def contributions(
+def token_contributions(
     graphs: Graphs,
     token: int,
     layers: Sequence[int] = (-1,),
     heads: Sequence[int] | None = None,
     gamma: float | None = None,
 ) -> Contributions:
-    """Take a token's score in the map ``visits`` apart.
+    """Split a token's score in the map ``visits`` by the start of the walks.
 
-    With F_ij the visits to j of a walk from i, and s_j = (1/N) Σ_i F_ij, a head's map is s scaled
-    to sum 1 over the patches; F_ij / N in the same scale is what start i adds to it. Heads and
-    layers are averaged as in :func:`infsa_explain.explain`, dead heads left out.
+    F_ij is the number of visits to j of a walk from i, and s_j = (1/N) Σ_i F_ij. A head's map is s,
+    scaled to sum to 1 over the patches; start i contributes F_ij / N in the same scale. Heads and
+    layers are averaged as in :func:`infsa_explain.explain`, without dead heads.
 
     Args:
-        graphs: of one pass.
-        token: an index into the N tokens; patches follow the prefix tokens.
-        layers: indices.
-        heads: indices, or None for all.
-        gamma: in place of the model's own γ, in (0, 1).
+        graphs: captured in one pass.
+        token: index into the N tokens; patches follow the prefix tokens.
+        layers: layer indices.
+        heads: head indices, or None for all.
+        gamma: replaces the model's own γ, in (0, 1).
 
     Returns:
-        :class:`Contributions`, float64, non-negative; NaN where no head is left.
+        Non-negative float64; NaN if all heads are dead.
 
     Raises:
-        ValueError: for a token out of range, or γ outside (0, 1).
+        ValueError: if ``token`` is out of range, or γ is outside (0, 1).
 
     >>> import infsa_explain
     >>> from timm.models import VisionTransformer
     >>> vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=3, num_heads=2)
     >>> images = torch.rand(1, 3, 32, 32)
-    >>> parts = contributions(infsa_explain.capture(vit.eval(), images), token=5)
+    >>> parts = token_contributions(infsa_explain.capture(vit.eval(), images), token=5)
     >>> score = infsa_explain.explain(vit, images, "visits").tokens[0, 5]
     >>> torch.allclose(parts.sources.sum(), score.double(), rtol=1e-4)
     True

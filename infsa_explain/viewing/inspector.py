@@ -1,6 +1,6 @@
-"""What the notebook's inspector shows for a choice of its controls: choices to pictures.
+"""The notebook's inspector without its widget: from the state of the controls to pictures.
 
-It needs no browser. :mod:`infsa_explain.viewing.widget` puts controls in front of it.
+:mod:`infsa_explain.viewing.widget` adds the controls.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from ..drawing.figures import Drawing, figure
 from ..drawing.heatmap import Display, Scale, overlay, scale_of, whole
 from ..methods import applicable_methods, get_method
 from ..vits.capturing import attention_kinds
-from .contributions import Contributions, contributions
+from .contributions import Contributions, token_contributions
 from .views import Look, View, class_text, gammas_text, layers_text
 
 __all__ = ["Choice", "Inspector", "Picture", "static"]
 
 #: Longest side of the pictures, in pixels.
 SIDE = 420
-#: Share of the scores that lie below the top of the scale where outliers are clipped, in percent.
+#: High end of the scale when outliers are clipped, as a percentile of the scores.
 CLIP = 99.0
 
-#: What the ends of the colour scale can be taken from.
+#: Scores that can determine the ends of the colour scale.
 SCALES = ("this map", "this map, outliers clipped", "all layers", "all heads")
 COLORMAPS = ("viridis", "cividis", "magma", "inferno", "turbo", "gray")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the controls are set to.
+    """State of the controls.
 
     Attributes:
         method: a map method.
-        layer: an index, or ``"mean"`` over all.
+        layer: an index, or ``"mean"`` over all layers.
         head: an index, or None for the mean over heads.
-        gamma: in place of the model's own γ, or None.
-        target: the class that methods of a class explain; the predicted one if None.
-        scale: what the ends of the colour scale are taken from, one of ``SCALES``: this map, this
+        gamma: replaces the model's own γ, or None.
+        target: the class to explain, for methods that explain a class; the predicted class if None.
+        scale: scores that determine the ends of the colour scale, one of ``SCALES``: this map, this
             map up to its 99th percentile, or the maps of all layers or heads.
-        colormap: a name that matplotlib knows.
+        colormap: name of a matplotlib colormap.
         opacity: 0 to 1.
         patch: index of the selected patch in raster order, or None.
     """
@@ -65,12 +65,12 @@ class Picture(NamedTuple):
     """A map as it is shown.
 
     Attributes:
-        title, caption: a line above and one below.
+        title, caption: text above and below.
         pixels: (H, W, 3) uint8 RGB, the map over the image.
-        values: (gh, gw) float32, to be read off; NaN where there is no map.
-        scale: what the ends of the colours stand for.
-        unit: of the values, ``"score"`` or ``"share"``, to be read as a percentage.
-        colours: (K, 3) uint8, the colours from the lower end to the upper, as on mid-grey.
+        values: (gh, gw) float32, shown under the pointer; NaN if there is no map.
+        scale: values at the ends of the colour bar.
+        unit: of the values, ``"score"``, or ``"share"``, which is shown as a percentage.
+        colours: (K, 3) uint8, the colour bar from the low end to the high end, on mid-grey.
     """
 
     title: str
@@ -84,12 +84,12 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspector:
-    """An image under a model, and its pictures by choice.
+    """Computes the pictures of one image by one model for any :class:`Choice`; maps are cached.
 
     Attributes:
         view: the image and the model.
         methods: names of the map methods that suit the model.
-        label: the class that the image is of, if known.
+        label: true class of the image, if known.
     """
 
     view: View
@@ -103,7 +103,7 @@ class Inspector:
         """The inspector of a view.
 
         Raises:
-            ValueError: for a label that is no class of the model.
+            ValueError: if ``label`` is not a class of the model.
         """
         classes = seen.graphs.class_logits.shape[1]
         if label is not None and not 0 <= label < classes:
@@ -111,10 +111,10 @@ class Inspector:
         return cls(seen, applicable_methods(attention_kinds(seen.model)), label)
 
     def targets(self, chosen: int | None = None) -> list[tuple[int | None, str]]:
-        """Classes to choose from, each with its name and probability.
+        """The menu of classes: pairs of a class, or None for the predicted one, and a text.
 
-        The predicted one, which None stands for, then the label, the rest of the five likeliest,
-        and the chosen one. Empty without a classifier.
+        The menu has the predicted class, the label, the other four of the five most probable
+        classes, and ``chosen``. It is empty if the model has no classifier.
         """
         model, graphs = self.view.model, self.view.graphs
         if graphs.output == "embedding":
@@ -133,28 +133,25 @@ class Inspector:
         return list(targets.items())
 
     def pictures(self, choice: Choice) -> list[Picture]:
-        """The map; and with a patch selected, where its visits come from and where they go.
+        """The map; if a patch is selected, also where its visits come from and its walks go.
 
         Raises:
-            ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or for
-                a patch or a scale that there is not.
+            ValueError: as :func:`infsa_explain.explain` and :func:`infsa_explain.overlay`, or if
+                the patch or the scale does not exist.
         """
         look = self.look(choice)
         scale = self._scale(choice, look)
-        shown = [self._picture(self.view.prediction, look.caption, look.scores, scale, choice)]
-        return shown if choice.patch is None else [*shown, *self._flows(choice, choice.patch)]
+        picture = self._picture(self.view.prediction, look.caption, look.scores, scale, choice)
+        return [picture] if choice.patch is None else [picture, *self._flows(choice, choice.patch)]
 
     def look(self, choice: Choice) -> Look:
-        """The map of a choice; kept, for it to be drawn in other colours."""
+        """The map of a choice. It is cached, so that other colours need no new computation."""
         place = get_method(choice.method).choice(choice.layer, choice.head)
         key = choice.method, *place.values(), choice.gamma, choice.target
         if key not in self._looks:
-            features = self.view.graphs.output == "embedding"
+            target = "embedding" if self.view.graphs.output == "embedding" else choice.target
             self._looks[key] = self.view.explain(
-                choice.method,
-                gamma=choice.gamma,
-                target="embedding" if features else choice.target,
-                **place,
+                choice.method, gamma=choice.gamma, target=target, **place
             )
         return self._looks[key]
 
@@ -167,25 +164,25 @@ class Inspector:
         elif get_method(choice.method).heads and choice.scale == "all heads":
             heads = range(graphs.operators[0].shape[1])
             looks += [self.look(replace(choice, head=i)) for i in heads]
-        values = np.concatenate([one.scores.ravel() for one in looks]).astype(np.float64)
-        known = values[~np.isnan(values)]
-        if not known.size:
+        scores = np.concatenate([look.scores.ravel() for look in looks]).astype(np.float64)
+        scores = scores[~np.isnan(scores)]
+        if not scores.size:
             return Scale(0.0, 0.0)
-        return scale_of(known, CLIP if choice.scale == SCALES[1] else None)
+        return scale_of(scores, CLIP if choice.scale == SCALES[1] else None)
 
     def _flows(self, choice: Choice, patch: int) -> list[Picture]:
-        """Where the visits to a patch come from, and where walks from it go, in shares."""
+        """Pictures of where visits to a patch come from and where walks from it go, as shares."""
         graphs, (_, columns) = self.view.graphs, self.view.graphs.grid
         if not 0 <= patch < graphs.grid[0] * columns:
             raise ValueError(f"patch must be an index on the grid {graphs.grid}, got {patch}")
         look = self.look(replace(choice, method="visits"))
-        used = look.explanation
-        key = graphs.num_prefix_tokens + patch, used.layers, used.heads, choice.gamma
+        layers, heads = look.explanation.layers, look.explanation.heads
+        key = graphs.num_prefix_tokens + patch, layers, heads, choice.gamma
         if key not in self._parts:
-            self._parts[key] = contributions(graphs, *key)
+            self._parts[key] = token_contributions(graphs, *key)
         parts = self._parts[key]
         place = f"row {patch // columns}, column {patch % columns}"
-        of = f"{layers_text(used.layers)}, {gammas_text(look.gammas)}"
+        facts = f"{layers_text(layers)}, {gammas_text(look.gammas)}"
         pictures = []
         for title, tokens in (
             (f"where visits to {place} come from", parts.sources),
@@ -194,25 +191,25 @@ class Inspector:
             shares = (tokens / tokens.sum(-1, keepdim=True))[0].cpu().numpy()
             patches = shares[graphs.num_prefix_tokens :]
             values = patches.reshape(graphs.grid).astype(np.float32)
-            text, scale = of, Scale(0.0, 0.0)
+            caption, scale = facts, Scale(0.0, 0.0)
             if not np.isnan(patches).any():
-                text += f": itself {patches[patch]:.0%}"
+                caption += f": itself {patches[patch]:.0%}"
                 if graphs.num_prefix_tokens:
-                    text += f", prefix tokens {shares[: graphs.num_prefix_tokens].sum():.0%}"
-                # The patch itself stands out from all others: the scale is theirs.
+                    caption += f", prefix tokens {shares[: graphs.num_prefix_tokens].sum():.0%}"
+                # The patch's own share far exceeds the others, so the scale leaves it out.
                 scale = scale_of(np.delete(patches, patch))
-            pictures.append(self._picture(title, text, values, scale, choice, "share"))
+            pictures.append(self._picture(title, caption, values, scale, choice, "share"))
         return pictures
 
     def notes(self, choice: Choice) -> str:
-        """What to know of a map: how far the reading as an absorbing chain fails."""
+        """A note on the map: the share of tokens at which it is not an absorbing chain."""
         look = self.look(choice)
         invalid = look.explanation.diagnostics.get("invalid_rows")
         if invalid is None:
             return ""
         heads = look.explanation.heads
         share = float((invalid if heads is None else invalid[..., list(heads)]).nanmean())
-        if not share > 0:  # NaN where no γ is involved
+        if not share > 0:  # NaN if the method has no γ
             return ""
         return (
             f"γ Σⱼ Âᵢⱼ exceeds 1 for {share:.1%} of the tokens i: these are visits of a branching "
@@ -248,7 +245,7 @@ class Inspector:
 
 
 def static(seen: View, look: Look) -> Drawing:
-    """The figure that stands for a widget where there is none."""
+    """The figure that replaces the widget where widgets are not available."""
     return figure(
         seen.pixels,
         look.scores,

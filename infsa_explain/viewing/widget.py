@@ -1,4 +1,5 @@
-"""The inspector as a Jupyter widget. What it shows is decided in :mod:`.viewing.inspector`."""
+"""The inspector as a Jupyter widget; :mod:`infsa_explain.viewing.inspector` computes its
+pictures."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ CONTROLS = tuple(field.name for field in fields(Choice))
 
 
 class InspectorWidget(anywidget.AnyWidget):
-    """An :class:`Inspector` with controls; every field of :class:`Choice` is a trait to set.
+    """An :class:`Inspector` with controls; every field of :class:`Choice` is a trait.
 
-    A value that does not suit is said in ``message``, and the pictures stay.
+    If a value is not valid, ``message`` says why, and the pictures do not change.
     """
 
     _esm = STATIC / "inspector.js"
@@ -87,23 +88,22 @@ class InspectorWidget(anywidget.AnyWidget):
                 self.message = self.inspector.notes(choice)
             except ValueError as error:
                 self.message = str(error)
-            self.revision += 1  # also where nothing else has changed
+            self.revision += 1  # so that the browser is told even if nothing else changed
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """With a picture, for where a saved notebook is read without widgets."""
+        """Add a picture, which saved notebooks show when no widgets are available."""
         bundle = super()._repr_mimebundle_(**kwargs)
         if bundle is None:
             return None
         data, metadata = bundle
-        look = self.inspector.look(self._choice())
-        jpeg = static(self.inspector.view, look).jpeg()
+        jpeg = static(self.inspector.view, self.inspector.look(self._choice())).jpeg()
         return {**data, "image/jpeg": base64.b64encode(jpeg).decode()}, metadata
 
 
 def _packed(picture: Picture) -> dict[str, Any]:
-    """A picture as the browser takes it: JPEG, float32 values in raster order, CSS colours."""
-    done, jpeg = cv2.imencode(".jpg", picture.pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
-    if not done:
+    """A picture for the browser: JPEG, float32 values in raster order, CSS colours."""
+    encoded, jpeg = cv2.imencode(".jpg", picture.pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
+    if not encoded:
         raise ValueError("the picture could not be encoded as JPEG")
     return {
         "title": picture.title,

@@ -10,7 +10,7 @@ from token_graphs import by_definition
 
 import infsa_explain
 from infsa_explain.data import PhotoDigits
-from infsa_explain.viewing.contributions import contributions
+from infsa_explain.viewing.contributions import token_contributions
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def truth(graphs, layer, heads, gamma):
 def test_equal_f_in_numpy(graphs, gamma, heads):
     added = truth(graphs, 3, heads or [0, 1, 3, 4, 5, 6, 7], gamma)
     for token in (0, 77):
-        parts = contributions(graphs, token, layers=(3,), heads=heads, gamma=gamma)
+        parts = token_contributions(graphs, token, layers=(3,), heads=heads, gamma=gamma)
         np.testing.assert_allclose(parts.sources, added[:, :, token], rtol=0, atol=1e-9)
         np.testing.assert_allclose(parts.destinations, added[:, token], rtol=0, atol=1e-9)
 
@@ -52,7 +52,7 @@ def test_equal_f_in_numpy(graphs, gamma, heads):
 def test_sources_add_up_to_the_map(graphs):
     for layer, layers in ((1, (1,)), ("mean", (0, 1, 2, 3))):
         scores = infsa_explain.explain(graphs.model, graphs.images, "visits", layer).tokens
-        parts = contributions(graphs, 60, layers=layers)
+        parts = token_contributions(graphs, 60, layers=layers)
         np.testing.assert_allclose(parts.sources.sum(-1), scores[:, 60], rtol=2e-6)
 
 
@@ -61,17 +61,17 @@ def test_softmax_graph_with_prefix_tokens():
     vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2).eval()
     graphs = infsa_explain.capture(vit, torch.rand(1, 3, 32, 32))
     added = truth(graphs, 1, (0, 1), 0.95)
-    parts = contributions(graphs, 9)
+    parts = token_contributions(graphs, 9)
     np.testing.assert_allclose(parts.sources, added[:, :, 9], rtol=0, atol=1e-9)
     np.testing.assert_allclose(parts.destinations, added[:, 9], rtol=0, atol=1e-9)
 
 
 def test_only_dead_heads_is_nan(graphs):
-    parts = contributions(graphs, 0, layers=(3,), heads=(2,))
+    parts = token_contributions(graphs, 0, layers=(3,), heads=(2,))
     assert parts.sources.isnan().all() and parts.destinations.isnan().all()
 
 
 @pytest.mark.parametrize("token", [-1, 196])
 def test_refuses_a_token_out_of_range(graphs, token):
     with pytest.raises(ValueError, match=f"token must be an index from 0 to 195, got {token}"):
-        contributions(graphs, token)
+        token_contributions(graphs, token)

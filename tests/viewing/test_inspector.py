@@ -18,7 +18,7 @@ import infsa_explain
 from infsa_explain.data import PhotoDigits
 from infsa_explain.drawing.heatmap import overlay
 from infsa_explain.methods import applicable_methods
-from infsa_explain.viewing.contributions import contributions
+from infsa_explain.viewing.contributions import token_contributions
 from infsa_explain.viewing.galleries import inspect
 from infsa_explain.viewing.inspector import SCALES, SIDE, Choice, Inspector
 from infsa_explain.viewing.views import view
@@ -124,7 +124,7 @@ def test_a_patch_shows_its_column_and_row_of_f(inspector, ground):
     row, column = 4, 6
     patch = 14 * row + column
     pictures = inspector.pictures(Choice(layer=2, head=1, gamma=0.8, patch=patch))
-    parts = contributions(inspector.view.graphs, patch, layers=(2,), heads=(1,), gamma=0.8)
+    parts = token_contributions(inspector.view.graphs, patch, layers=(2,), heads=(1,), gamma=0.8)
     titles = ["where visits to row 4, column 6 come from", "where walks from row 4, column 6 go"]
     for picture, title, tokens in zip(
         pictures[1:], titles, (parts.sources, parts.destinations), strict=True
@@ -147,7 +147,7 @@ def test_prefix_tokens_have_their_share():
     image = np.random.default_rng(0).integers(0, 256, (32, 64, 3), dtype=np.uint8)
     of_vit = Inspector.of(view(vit, image))
     sources = of_vit.pictures(Choice(patch=5))[1]
-    tokens = contributions(of_vit.view.graphs, 6).sources[0]
+    tokens = token_contributions(of_vit.view.graphs, 6).sources[0]
     own, prefix = tokens[6] / tokens.sum(), tokens[0] / tokens.sum()
     assert sources.caption == f"layer 1, γ 0.95: itself {own:.0%}, prefix tokens {prefix:.0%}"
     assert sources.values.sum() == pytest.approx(1 - prefix.item(), abs=1e-6)
