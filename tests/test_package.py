@@ -27,7 +27,7 @@ def test_public_names_are_no_modules_after_every_module_is_imported():
 
 
 def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="No infsa_explain attribute nothing"):
         _ = infsa_explain.nothing
 
 

@@ -1,6 +1,6 @@
 """Time, memory, arithmetic and energy of InfSA and its rivals in one Vision Transformer.
 
-May import: every room but ``cli``.
+May import: every room except ``cli``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Arrays become pictures: colour scales, heat maps, figures with titles, picture files.
 
-May import: ``data`` and the ground floor. What needs a model is drawn in ``viewing``.
+May import: ``data`` and the modules below it; no models. Nothing is re-exported, because charts are
+used without matplotlib and the other modules import it.
 """

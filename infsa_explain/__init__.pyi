@@ -1,0 +1,31 @@
+from .data import PhotoDigits as PhotoDigits
+from .data import open_data as open_data
+from .drawing.heatmap import overlay as overlay
+from .evaluate import Accuracy as Accuracy
+from .evaluate import Alignment as Alignment
+from .evaluate import Boxes as Boxes
+from .evaluate import Focus as Focus
+from .evaluate import Infidelity as Infidelity
+from .evaluate import Morf as Morf
+from .evaluate import Sanity as Sanity
+from .evaluate import Sensitivity as Sensitivity
+from .evaluate import measure as measure
+from .methods import METHODS as METHODS
+from .methods import Explanation as Explanation
+from .methods import explain as explain
+from .methods.attribution import captum_attribution as captum_attribution
+from .models import convert as convert
+from .models import load as load
+from .models import save as save
+from .models import untrained as untrained
+from .viewing import contact_sheet as contact_sheet
+from .viewing import head_gallery as head_gallery
+from .viewing import inspect as inspect
+from .viewing import layer_table as layer_table
+from .viewing import method_gallery as method_gallery
+from .viewing import side_by_side as side_by_side
+from .vits.capturing import Graphs as Graphs
+from .vits.capturing import capture as capture
+from .vits.preprocessing import preprocess as preprocess
+
+__version__: str
