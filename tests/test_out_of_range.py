@@ -117,7 +117,7 @@ class TestTrain:
         ("options", "words"),
         [
             (("--model", "nosuch"), "unknown model 'nosuch'"),
-            (("--model", "resnet18"), "resnet18 is no timm VisionTransformer"),
+            (("--model", "resnet18"), "model must be a timm VisionTransformer, got resnet18"),
             (("--init", "none.pt"), "no checkpoint at none.pt"),
             (("--convert", "cubic"), "attention must be one of linear, pure, softmax"),
             (("--convert", "pure", "--convert-layers", "9"), "layer 9 is out of range"),
@@ -144,7 +144,7 @@ class TestTrain:
         recipe = Recipe("infvit_linear_digits", epoch_size=8, model_args={"depth": 1})
         (tmp_path / "recipe.json").write_text(json.dumps(vars(recipe)))
         torch.save(content, tmp_path / "last.pt")
-        with pytest.raises(ValueError, match=r"last\.pt holds no state of a training; remove it"):
+        with pytest.raises(ValueError, match=r"last\.pt is not a training checkpoint; remove it"):
             train(recipe, tmp_path, resume=True)
 
 

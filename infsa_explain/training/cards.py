@@ -1,4 +1,4 @@
-"""Model cards: what a trained checkpoint is, on what it was trained, and how good it is."""
+"""Model cards: architecture, training data and accuracy of a trained checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ __all__ = ["model_card"]
 
 
 def model_card(facts: dict[str, Any]) -> str:
-    """The card of a trained model in Markdown, from the facts in the JSON beside it."""
+    """The card of a trained model in Markdown.
+
+    Args:
+        facts: content of the JSON file beside the checkpoint.
+    """
     low, high = facts["accuracy_interval"]
     gamma = (
         ""

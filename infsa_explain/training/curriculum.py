@@ -1,7 +1,7 @@
-"""The curriculum of photo-digits: a window of patches about the digit that grows to the image.
+"""The curriculum of photo-digits: a window of patches around the digit, which grows to the image.
 
-Linear InfSA gives every token the same vector, and on whole images it learns nothing for a long
-time. In a small window the digit is much of what there is to see, and an epoch is cheap.
+Linear InfSA gives every token the same vector, so on whole images it learns nothing for a long
+time. In a small window the digit fills a large part of the input, and an epoch is cheap.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ __all__ = ["window", "window_side"]
 
 
 def window_side(recipe: Recipe, epoch: int, model: VisionTransformer) -> int:
-    """Side of the window in patches: it grows, slowly at first, to the whole grid.
+    """Side of the window in patches; it grows to the whole grid, slowly at first.
 
-    At first it is as many patches as the largest digit can touch, and one to spare: 7 of 14.
+    The first window is one patch larger than the largest digit can touch: 7 of 14 patches.
+
+    Args:
+        recipe: gives ``window_epochs``.
+        epoch: number of finished epochs.
+        model: gives the patch grid.
     """
     whole: int = min(model.patch_embed.grid_size)
     least = min(whole, math.ceil(whole * DIGIT_SIDE[1] / IMAGE_SIZE) + 2)
@@ -29,9 +34,16 @@ def window_side(recipe: Recipe, epoch: int, model: VisionTransformer) -> int:
 
 
 def window(boxes: Tensor, model: VisionTransformer, side: int) -> Tensor:
-    """Raster indices of ``side``×``side`` patches at random about each box: (B, side²).
+    """Choose a random window of patches around each box.
 
-    Boxes are in pixels of ``photo-digits``, whatever size the model takes them at.
+    Args:
+        boxes: (B, 4), one per image, in pixels of ``photo-digits``, for any input size of the
+            model.
+        model: gives the patch grid.
+        side: of the window, in patches.
+
+    Returns:
+        (B, side²) indices of the patches in raster order.
     """
     gh, gw = model.patch_embed.grid_size
     x0, y0, x1, y1 = (boxes * torch.tensor([gw, gh, gw, gh]) / IMAGE_SIZE).unbind(1)
@@ -45,6 +57,6 @@ def window(boxes: Tensor, model: VisionTransformer, side: int) -> Tensor:
 
 
 def _between(low: Tensor, high: Tensor) -> Tensor:
-    """A random integer in [low, high] for each pair."""
+    """Random integers in [low, high], elementwise."""
     chosen: Tensor = (low + torch.rand(len(low)) * (high - low + 1)).floor().minimum(high)
     return chosen.long()

@@ -51,15 +51,15 @@ HELD_OUT, CARD_HELD_OUT = 500, 2000
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is known at the end of an epoch; one line of ``log.jsonl``.
+    """Results of an epoch; one line of ``log.jsonl``.
 
     Attributes:
-        epoch: from 0.
+        epoch: number, from 0.
         loss: mean training loss.
         accuracy: of the averaged weights on the held-out images, 0 to 1.
-        dead_heads: share of (layer, image, head) that pass nothing on, on held-out images.
+        dead_heads: share of (layer, image, head) with zero output on held-out images, 0 to 1.
         gamma: smallest and largest γ, or None for a softmax model.
-        seconds: that the epoch took.
+        seconds: duration.
     """
 
     epoch: int
@@ -81,72 +81,77 @@ def train(
 ) -> Path:
     """Train a model and write its checkpoint and card into ``out``.
 
-    Every epoch seeds its own random numbers, and its state is on disk before the next begins:
-    a run that is killed and resumed ends with the weights of an undisturbed one.
+    Every epoch has its own random seed, and the state is saved after every epoch. A run that is
+    killed and resumed therefore ends with the same weights as an undisturbed one.
 
     Args:
-        recipe: what to train, on what, how.
-        out: a folder; gets ``recipe.json``, ``log.jsonl`` and ``last.pt`` while training, and
-            ``<model>.safetensors`` with its card ``<model>.md`` at the end; the kind that a model
-            was converted to is in the name.
-        resume: go on from ``last.pt``.
+        recipe: model, data and hyperparameters.
+        out: output folder. It gets ``recipe.json``, ``log.jsonl`` and ``last.pt`` during training,
+            and at the end ``<model>.safetensors`` with its card ``<model>.md``. The name of a
+            converted model ends with the kind of attention.
+        resume: continue from ``last.pt``.
         device: where to train.
         on_epoch: called with every :class:`Epoch`.
-        on_step: called with (steps done, steps in all).
+        on_step: called with (steps done, total steps).
 
     Returns:
         The path of the safetensors file.
 
     Raises:
-        ValueError: if ``out`` holds a run and ``resume`` is off, or holds another recipe's run,
-            or an image has no label, or held-out images are of a class that none is trained on.
-        FloatingPointError: if the loss is no longer finite.
+        ValueError: if ``out`` holds a run and ``resume`` is off, or a run of another recipe, an
+            image has no label, or held-out images have a class that is not trained.
+        FloatingPointError: if the loss is not finite.
     """
     check_folder(out)
     folder = Path(out)
-    _must_be_free(folder, recipe, resume)
+    _require_free(folder, recipe, resume)
     data, held_out = _labelled(recipe)
     torch.manual_seed(recipe.seed)
-    state = _State(recipe, _start(recipe, data).to(torch.device(device)), len(data))
-    _claim(folder, recipe)  # not before the model is there: what fails until then leaves nothing
-    last = folder / "last.pt"
-    if resume and last.exists():
-        state.load(last)
+    state = _State(recipe, _initial_model(recipe, data).to(torch.device(device)), len(data))
+    # Nothing is written until the model is built.
+    make_folder(folder)
+    write_text(folder / "recipe.json", json.dumps(asdict(recipe), indent=2) + "\n")
+    if resume and (folder / "last.pt").exists():
+        state.load(folder / "last.pt")
     dead_before = _resume_log(folder / "log.jsonl", state.epoch)
     while state.epoch < recipe.epochs:
-        began = time.monotonic()
-        _seed_epoch(recipe.seed, state.epoch)
-        loss = state.train_epoch(_loader(recipe, state.epoch, state.model, data), on_step)
-        result = Epoch(
-            state.epoch,
-            loss,
-            float(correct(state.average, held_out).mean()),
-            dead_head_share(state.average, held_out),
-            gamma_range(state.average),
-            round(time.monotonic() - began, 1),
+        epoch = state.run_epoch(data, held_out, on_step)
+        _append(folder / "log.jsonl", epoch)
+        state.save(folder / "last.pt")
+        on_epoch(epoch)
+        _warn_of_dying_heads(epoch, dead_before)
+        dead_before = epoch.dead_heads
+    return _write_result(recipe, folder, state.average, held_out, data.classes)
+
+
+def _resume_log(path: Path, epochs: int) -> float:
+    """Cut a log to its first ``epochs`` lines; returns the share of dead heads in the last one."""
+    lines = path.read_text().splitlines(keepends=True)[:epochs] if path.exists() else []
+    write_text(path, "".join(lines))
+    return float(json.loads(lines[-1])["dead_heads"]) if lines else 0.0
+
+
+def _append(path: Path, epoch: Epoch) -> None:
+    with naming(path), path.open("a") as log:
+        log.write(json.dumps(asdict(epoch)) + "\n")
+
+
+def _warn_of_dying_heads(epoch: Epoch, dead_before: float) -> None:
+    if epoch.epoch and epoch.dead_heads > dead_before + DEAD_HEAD_JUMP:
+        warnings.warn(
+            f"epoch {epoch.epoch + 1}: dead heads rose from {dead_before:.0%} to "
+            f"{epoch.dead_heads:.0%}; a lower lr or clip_grad may keep them alive",
+            stacklevel=3,
         )
-        with naming(folder / "log.jsonl"), (folder / "log.jsonl").open("a") as log:
-            log.write(json.dumps(asdict(result)) + "\n")
-        state.epoch += 1
-        state.save(last)
-        on_epoch(result)
-        if state.epoch > 1 and result.dead_heads > dead_before + DEAD_HEAD_JUMP:
-            warnings.warn(
-                f"epoch {state.epoch}: dead heads rose from {dead_before:.0%} to "
-                f"{result.dead_heads:.0%}; a lower lr or clip_grad may keep them alive",
-                stacklevel=2,
-            )
-        dead_before = result.dead_heads
-    return _finish(recipe, folder, state.average, held_out, data.classes)
 
 
 class _State:
-    """A training between two epochs: what a checkpoint keeps of it, and how an epoch changes it.
+    """A training between two epochs: everything that a checkpoint stores.
 
     Attributes:
-        epoch: the number of epochs that are done.
-        model: the weights that are trained.
-        average: their moving average, which is scored and kept.
+        epoch: number of finished epochs.
+        model: the weights in training.
+        average: their moving average, which is evaluated and kept.
     """
 
     def __init__(self, recipe: Recipe, model: VisionTransformer, images: int) -> None:
@@ -174,9 +179,9 @@ class _State:
         return cast(nn.Module, self._ema.module)
 
     def save(self, path: Path) -> None:
-        """Write the state after an epoch."""
+        """Write a checkpoint."""
         state = {
-            "epoch": self.epoch - 1,  # the last that is done
+            "epoch": self.epoch - 1,  # index of the last finished epoch
             "model": self.model.state_dict(),
             "ema": self.average.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -185,31 +190,48 @@ class _State:
             torch.save(state, temporary)
 
     def load(self, path: Path) -> None:
-        """Take over the state that was saved last.
+        """Read a checkpoint.
 
         Raises:
-            ValueError: if the file is damaged, or holds something else.
+            ValueError: if the file is damaged, or is not such a checkpoint.
         """
         device = next(self.model.parameters()).device
         try:
             state: Any = torch.load(path, map_location=device, weights_only=True)
-        except Exception as error:  # damaged bytes fail in every way there is
+        except Exception as error:  # damaged files raise exceptions of many types
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise ValueError(f"{path} is damaged; remove it to begin anew ({reason})") from error
+            raise ValueError(f"{path} is damaged; remove it to start again ({reason})") from error
         parts = {"epoch", "model", "ema", "optimizer"}
         if not isinstance(state, dict) or not parts <= state.keys():
-            raise ValueError(f"{path} holds no state of a training; remove it to begin anew")
+            raise ValueError(f"{path} is not a training checkpoint; remove it to start again")
         self.model.load_state_dict(state["model"])
         self.average.load_state_dict(state["ema"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.epoch = state["epoch"] + 1
 
-    def train_epoch(
+    def run_epoch(
+        self, data: ImageData, held_out: ImageData, on_step: Callable[[int, int], None]
+    ) -> Epoch:
+        """Train for one epoch, and evaluate the averaged weights on held-out images."""
+        start = time.monotonic()
+        _seed_epoch(self.recipe.seed, self.epoch)
+        loss = self._train(_loader(self.recipe, self.epoch, self.model, data), on_step)
+        self.epoch += 1
+        return Epoch(
+            self.epoch - 1,
+            loss,
+            float(correct(self.average, held_out).mean()),
+            dead_head_share(self.average, held_out),
+            gamma_range(self.average),
+            round(time.monotonic() - start, 1),
+        )
+
+    def _train(
         self,
         loader: DataLoader[tuple[Tensor, int, Tensor]],
         on_step: Callable[[int, int], None],
     ) -> float:
-        """One pass over the images; returns the mean loss."""
+        """Train on all images once; returns the mean loss."""
         self.model.train()
         device = next(self.model.parameters()).device
         loss_of = self._loss()
@@ -234,7 +256,7 @@ class _State:
         return total / seen
 
     def _loss(self) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, int]]:
-        """The loss of this epoch's batches, and the number of images that it is a mean over."""
+        """A function of images, labels and boxes: the mean loss, and the number of images in it."""
         recipe, model = self.recipe, self.model
         hard = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
         if recipe.data == PhotoDigits.name and self.epoch < recipe.window_epochs:
@@ -256,7 +278,7 @@ class _State:
         )
 
         def mixed(images: Tensor, labels: Tensor, boxes: Tensor) -> tuple[Tensor, int]:
-            if len(images) % 2:  # mixing pairs images, the first with the last
+            if len(images) % 2:  # mixup pairs images, the first with the last
                 images, labels = (torch.cat([t, t[:1]]) for t in (images, labels))
             images, labels = mix(images, labels)
             return soft(model(images), labels), len(images)
@@ -282,10 +304,10 @@ def _data(recipe: Recipe, split: str) -> ImageData:
 
 
 def _labelled(recipe: Recipe) -> tuple[ImageData, ImageData]:
-    """Images to train on and held-out images, whose labels are those of the same classes.
+    """Training images and held-out images, with the same labels for the same classes.
 
     Raises:
-        ValueError: an image has no label, or a class of held-out images is not trained.
+        ValueError: if an image has no label, or held-out images have a class that is not trained.
     """
     data, held_out = _data(recipe, "train"), _data(recipe, "val")
     for part in (data, held_out):
@@ -293,12 +315,12 @@ def _labelled(recipe: Recipe) -> tuple[ImageData, ImageData]:
         if unknown:
             raise ValueError(
                 f"{unknown} of the {len(part)} images of {part.name!r} have no label; training "
-                "needs one for each image"
+                "needs one for every image"
             )
     if len(data) == len(held_out) and data.fingerprint() == held_out.fingerprint():
         warnings.warn(
-            f"{data.name!r} has no splits, so that the accuracy is that on the images trained on; "
-            "lay them out in the folders train and val",
+            f"{data.name!r} has no splits, so the accuracy is measured on the training images; put "
+            "the images into folders train and val",
             stacklevel=3,
         )
     if held_out.classes != data.classes:
@@ -328,28 +350,29 @@ def _loader(
     return DataLoader(Labelled(data, transform), recipe.batch_size, shuffle=True)
 
 
-def _start(recipe: Recipe, data: ImageData) -> VisionTransformer:
-    """The model as its training begins: new, or from weights, converted, and with a classifier.
+def _initial_model(recipe: Recipe, data: ImageData) -> VisionTransformer:
+    """The model at the start: new or from weights, converted if asked, with a classifier.
 
-    A classifier of weights is kept if it is for these classes by their names, its outputs in the
-    order of the data's classes, or if it is for as many that have no names.
+    The classifier of the weights is kept if its class names are those of the data; its outputs are
+    then put in the data's order. It is also kept if it has no names but as many outputs as the data
+    has classes. Otherwise a new one replaces it.
     """
     classes = data.classes
-    known = recipe.pretrained or recipe.init is not None
+    has_weights = recipe.pretrained or recipe.init is not None
     arguments = {"drop_path_rate": recipe.drop_path} | recipe.model_args
     model = load(
         recipe.model,
         checkpoint=recipe.init,
         pretrained=recipe.pretrained,
-        **arguments if known else arguments | {"num_classes": len(classes)},
+        **arguments if has_weights else arguments | {"num_classes": len(classes)},
     )
     if not isinstance(model, VisionTransformer):
         raise ValueError(
-            f"{recipe.model} is no timm VisionTransformer; only those are trained here"
+            f"model must be a timm VisionTransformer, got {recipe.model}, which is not one"
         )
     if recipe.convert is not None:
         model = cast(VisionTransformer, convert(model, recipe.convert, recipe.convert_layers))
-    names = class_names(model) if known else None
+    names = class_names(model) if has_weights else None
     outputs = None if names is None else labels_of(data, names)
     if model.num_classes != len(classes):
         model.reset_classifier(len(classes))
@@ -358,50 +381,36 @@ def _start(recipe: Recipe, data: ImageData) -> VisionTransformer:
             _reorder(model, cast(list[int], outputs))
         else:
             model.reset_classifier(len(classes))
-    cast(Any, model).class_names = None  # of the weights; the checkpoint gets those of the data
+    cast(Any, model).class_names = None  # the checkpoint gets the names of the data's classes
     return model
 
 
 def _reorder(model: VisionTransformer, outputs: list[int]) -> None:
-    """Bring the outputs of a classifier into another order."""
+    """Reorder the outputs of a classifier."""
     layers = model.get_classifier()
     for layer in layers if isinstance(layers, tuple) else (layers,):
         for parameter in layer.parameters():
             parameter.data = parameter.data[outputs]
 
 
-def _must_be_free(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Refuse a folder that holds another run, or this one where it is not to be resumed."""
+def _require_free(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Refuse a folder that holds a run, unless it has the same recipe and ``resume`` is on."""
     path = folder / "recipe.json"
     if not path.exists():
         return
     if not resume:
         raise ValueError(f"{folder} holds a run already; --resume it, or choose another --out")
-    asked, stored = json.loads(json.dumps(asdict(recipe))), read_json(path)
+    new, stored = json.loads(json.dumps(asdict(recipe))), read_json(path)
     if not isinstance(stored, dict):
-        raise ValueError(f"{path} holds no recipe; choose another --out")
-    differ = [k for k in asked.keys() | stored.keys() if asked.get(k) != stored.get(k)]
-    if differ:
-        raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differ))}")
+        raise ValueError(f"{path} is not a recipe; choose another --out")
+    if differing := [k for k in new.keys() | stored.keys() if new.get(k) != stored.get(k)]:
+        raise ValueError(f"{folder} holds a run with another {', '.join(sorted(differing))}")
 
 
-def _claim(folder: Path, recipe: Recipe) -> None:
-    """Make the folder this recipe's."""
-    make_folder(folder)
-    write_text(folder / "recipe.json", json.dumps(asdict(recipe), indent=2) + "\n")
-
-
-def _resume_log(path: Path, epochs: int) -> float:
-    """Keep the log of the epochs that are done; returns the last one's share of dead heads."""
-    lines = path.read_text().splitlines(keepends=True)[:epochs] if path.exists() else []
-    write_text(path, "".join(lines))
-    return float(json.loads(lines[-1])["dead_heads"]) if lines else 0.0
-
-
-def _finish(
+def _write_result(
     recipe: Recipe, folder: Path, model: nn.Module, data: ImageData, classes: list[str]
 ) -> Path:
-    """Write the averaged weights in float16 and their card; the card's accuracy is the file's."""
+    """Write the averaged weights in float16 and their card, with the accuracy of float16."""
     name = recipe.model if recipe.convert is None else f"{recipe.model}_{recipe.convert}"
     path = folder / f"{name}.safetensors"
     save(model, path, classes=classes, dtype=torch.float16)

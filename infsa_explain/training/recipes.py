@@ -1,4 +1,4 @@
-"""Training recipes: everything that decides what a training run computes."""
+"""Training recipes: all settings that determine the result of a training run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..ranges import MANY, Range, count
 
 __all__ = ["RECIPES", "Recipe", "has_bfloat16", "recipe_for"]
 
-#: What the numbers of a recipe may be.
+#: Valid ranges of the numbers in a recipe.
 RANGES = {
     "epochs": count(),
     "batch_size": count(),
     "epoch_size": count(most=1000 * MANY),
     "window_epochs": count(0),
     "warmup_epochs": count(0),
-    "seed": count(0, 2**48),  # photo-digits has ten thousand seeds for each
+    "seed": count(0, 2**48),  # photo-digits uses ten thousand seeds for each
     "lr": Range(0, 10),
     "weight_decay": Range(0, 100),
     "clip_grad": Range(0, float("inf"), open_low=True),
@@ -37,32 +37,40 @@ RANGES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what a training run computes.
+    """All settings that determine the result of a training run.
 
     Attributes:
         model: a name in timm's registry.
         data: ``"photo-digits"`` or a folder of images by class.
         epochs: passes over the training images.
-        epoch_size: images an epoch of ``photo-digits``, which never repeats one.
-        window_epochs: on ``photo-digits``, epochs in which the model sees only a square window of
-            patches about the digit, which grows to the whole image while the ground fades in from
-            black.
+        batch_size: images per step.
+        epoch_size: images per epoch of ``photo-digits``, which never repeats an image.
+        window_epochs: on ``photo-digits``, number of epochs in which the model sees only a square
+            window of patches around the digit. The window grows to the whole image, and the
+            background fades in from black.
         lr: peak learning rate, after ``warmup_epochs`` and before cosine decay to 1%.
-        clip_grad: largest norm of the gradient. Linear InfSA can collapse without it.
-        ema_decay: of the averaged weights, which are what is evaluated and kept.
-        crop_scale: smallest area of a random crop, of the image's; folders only.
+        weight_decay: of AdamW.
+        warmup_epochs: epochs of linear warm-up.
+        clip_grad: maximum norm of the gradient. Linear InfSA can collapse without clipping.
+        label_smoothing: of the cross-entropy loss.
+        mixup, cutmix: alpha of timm's mixup and cutmix; 0 turns them off.
+        drop_path: rate of stochastic depth.
+        crop_scale: minimum area of a random crop, as a share of the image; folders only.
         erasing: probability of random erasing; folders only.
-        layer_decay: factor of the learning rate from each layer to the one before it; 1 is none.
-        amp: bfloat16 autocast.
+        ema_decay: decay of the averaged weights, which are evaluated and kept.
+        layer_decay: factor between the learning rates of a layer and the one before it; 1 turns it
+            off.
+        amp: use bfloat16 autocast.
+        seed: of the initial weights and of every epoch.
         model_args: further arguments of the model, such as ``img_size``.
-        pretrained: whether to start from the weights that the name has.
+        pretrained: start from the pretrained weights of the name.
         init: a checkpoint to start from instead.
-        convert: the kind of attention to convert to before training, see
-            :func:`infsa_explain.convert`; None for none.
-        convert_layers: which layers; None for all.
+        convert: kind of attention to convert the model to before training, see
+            :func:`infsa_explain.convert`; None for no conversion.
+        convert_layers: layers to convert; all if None.
 
     Raises:
-        ValueError: for a number that is out of range.
+        ValueError: if a number is out of range.
     """
 
     model: str
@@ -125,10 +133,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def has_bfloat16(device: str | torch.device) -> bool:
-    """Whether a device has arithmetic in bfloat16.
+    """Whether a device computes in bfloat16 natively.
 
-    CPUs without it emulate it: a training step by the recipes above took ten times as long as in
-    float32 on one with no more than AVX2.
+    Other CPUs emulate it: on a CPU with AVX2 a training step took ten times as long as in float32.
     """
     kind = torch.device(device).type
     if kind == "cuda":
@@ -139,21 +146,22 @@ def has_bfloat16(device: str | torch.device) -> bool:
 def recipe_for(
     model: str | None, data: str, *, device: str | torch.device | None = None, **overrides: Any
 ) -> Recipe:
-    """The recipe that a data set is trained with here, with what the caller wants otherwise.
+    """The default recipe for a data set, with changes.
 
-    What starts from weights, by ``pretrained`` or ``init``, has the recipe ``"fine-tune"``.
+    A model that starts from weights (``pretrained`` or ``init``) uses the recipe ``"fine-tune"``.
 
     Args:
-        model: a name in timm's registry; None for that of the checkpoint ``init``.
+        model: a name in timm's registry; None for the model of the checkpoint ``init``.
         data: ``"photo-digits"`` or a folder.
-        device: where it is to be trained. On one that only emulates bfloat16 the recipe is without
-            ``amp``, if the caller does not ask for it.
-        **overrides: fields of :class:`Recipe`; None leaves the recipe's own.
+        device: where to train. If the device only emulates bfloat16, ``amp`` is off by default.
+        **overrides: fields of :class:`Recipe`; None keeps the default.
+
+    Returns:
+        The recipe.
 
     Raises:
-        ValueError: if there is neither a model nor a checkpoint that names one, both
-            ``pretrained`` and ``init``, more ``warmup_epochs`` than ``epochs``, or a number that is
-            out of range.
+        ValueError: if no model is named, ``pretrained`` and ``init`` are both given,
+            ``warmup_epochs`` exceeds ``epochs``, or a number is out of range.
 
     >>> recipe_for("infvit_linear_digits", "photo-digits", epochs=3).epochs
     3
@@ -163,11 +171,11 @@ def recipe_for(
     chosen = {key: value for key, value in overrides.items() if value is not None}
     init, pretrained = chosen.get("init"), chosen.get("pretrained", False)
     if init and pretrained:
-        raise ValueError("pretrained and init are two starts; give one")
+        raise ValueError("pretrained and init both give initial weights; leave one out")
     if model is None:
         model = read_checkpoint(init)[1].get("architecture") if init else None
         if model is None:
-            raise ValueError(f"model must be named, for {init or 'the recipe'} does not name one")
+            raise ValueError(f"model must be named: {init or 'the recipe'} does not name one")
     base = RECIPES["photo-digits" if data == PhotoDigits.name else "folder"]
     if init or pretrained:
         base = RECIPES["fine-tune"]
@@ -179,7 +187,7 @@ def recipe_for(
         raise ValueError(
             f"warmup_epochs must be at most epochs ({epochs}), got {chosen['warmup_epochs']}"
         )
-    # A run shorter than the curriculum has none, and a short run warms up for all of it at most.
+    # A run shorter than the curriculum has no curriculum, and a warm-up of at most its own length.
     if epochs <= base.get("window_epochs", 0):
         base = base | {"window_epochs": 0}
     base = base | {"warmup_epochs": min(base.get("warmup_epochs", Recipe.warmup_epochs), epochs)}

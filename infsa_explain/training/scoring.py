@@ -1,4 +1,4 @@
-"""What is known of a model in training: its accuracy, its dead heads, its γ, its attention."""
+"""Figures of a model in training: accuracy, dead heads, γ, kinds of attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Labelled", "attention_classes", "correct", "dead_head_share", "gamma
 
 
 class Labelled(Dataset[tuple[Tensor, int, Tensor]]):
-    """Samples as (normalised image, label, box), for a loader."""
+    """Samples as (transformed image, label, box) for a data loader; the box is zero without one."""
 
     def __init__(self, data: ImageData, transform: Callable[[Any], Tensor]) -> None:
         self.data, self.transform = data, transform
@@ -32,13 +32,13 @@ class Labelled(Dataset[tuple[Tensor, int, Tensor]]):
     def __getitem__(self, i: int) -> tuple[Tensor, int, Tensor]:
         sample = self.data[i]
         if sample.label is None:
-            raise ValueError(f"{sample.image_id} has no label; training needs one for each image")
+            raise ValueError(f"{sample.image_id} has no label; training needs one for every image")
         box = torch.from_numpy(sample.boxes[0]) if len(sample.boxes) else torch.zeros(4)
         return self.transform(Image.fromarray(sample.image)), sample.label, box
 
 
 def correct(model: nn.Module, data: ImageData) -> Tensor:
-    """Whether each image of ``data`` is classified right: (n,) float, 0 or 1."""
+    """Whether each image is classified correctly, (n,) float, 0 or 1; sets eval mode."""
     model.eval()
     device = next(model.parameters()).device
     transform = create_transform(**data_config(model), is_training=False)
@@ -50,17 +50,19 @@ def correct(model: nn.Module, data: ImageData) -> Tensor:
 
 
 def dead_head_share(model: nn.Module, data: ImageData, images: int = 32) -> float:
-    """Share of (layer, image, head) that pass nothing on, over the first images of ``data``."""
+    """Share of (layer, image, head) with zero output, over the first ``images`` images of ``data``.
+
+    Sets the model to eval mode.
+    """
     model.eval()
-    transform = create_transform(**data_config(model), is_training=False)
-    some = Labelled(data, transform)
-    batch = torch.stack([some[i][0] for i in range(min(images, len(some)))])
+    samples = Labelled(data, create_transform(**data_config(model), is_training=False))
+    batch = torch.stack([samples[i][0] for i in range(min(images, len(samples)))])
     graphs = capture(model, batch.to(next(model.parameters()).device))
     return float(dead_heads(graphs).float().mean())
 
 
 def gamma_range(model: nn.Module) -> tuple[float, float] | None:
-    """The smallest and largest γ of a model's heads, None where it has none."""
+    """The smallest and largest γ of a model's heads, or None if it has no γ."""
     layers = [m for m in model.modules() if isinstance(m, (PureInfSA, LinearInfSA))]
     if not layers:
         return None
@@ -69,7 +71,7 @@ def gamma_range(model: nn.Module) -> tuple[float, float] | None:
 
 
 def attention_classes(model: nn.Module) -> str:
-    """The classes of attention in a model, with their numbers where they differ."""
+    """The attention classes of a model, with their counts if there are several."""
     layers = Counter(type(layer).__name__ for layer, _ in attention_layers(model).values())
     if len(layers) == 1:
         return next(iter(layers))

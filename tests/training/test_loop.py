@@ -188,7 +188,7 @@ class TestARun:
     def test_an_unknown_model(self, tmp_path):
         with pytest.raises(ValueError, match="unknown model 'infvit_liner_digits'; did you mean"):
             train(replace(DIGITS, model="infvit_liner_digits"), tmp_path)
-        with pytest.raises(ValueError, match="resnet18 is no timm VisionTransformer"):
+        with pytest.raises(ValueError, match="must be a timm VisionTransformer, got resnet18"):
             train(replace(DIGITS, model="resnet18", drop_path=0.0, model_args={}), tmp_path / "b")
 
 
@@ -407,7 +407,7 @@ class TestData:
         for name in ("ant", "bee"):
             (tmp_path / name).mkdir()
             Image.new("RGB", (32, 32)).save(tmp_path / name / "a.png")
-        with pytest.warns(UserWarning, match="no splits, so that the accuracy is that on the imag"):
+        with pytest.warns(UserWarning, match="no splits, so the accuracy is measured on the train"):
             training._labelled(self.recipe(tmp_path))
 
 
@@ -582,12 +582,12 @@ class TestRecipeFor:
             assert (recipe.epochs, recipe.lr, recipe.window_epochs) == (own["epochs"], own["lr"], 0)
 
     def test_a_start_that_is_unclear(self, tmp_path):
-        with pytest.raises(ValueError, match="two starts; give one"):
+        with pytest.raises(ValueError, match="both give initial weights; leave one"):
             recipe_for("x", "photo-digits", pretrained=True, init="a.pth")
         torch.save({"a": torch.zeros(1)}, tmp_path / "a.pth")
-        with pytest.raises(ValueError, match=r"model must be named, for .*a\.pth does not"):
+        with pytest.raises(ValueError, match=r"model must be named: .*a\.pth does not"):
             recipe_for(None, "photo-digits", init=str(tmp_path / "a.pth"))
-        with pytest.raises(ValueError, match="model must be named, for the recipe does not"):
+        with pytest.raises(ValueError, match="model must be named: the recipe does not"):
             recipe_for(None, "photo-digits")
 
     def test_the_datas_own(self, folder):
