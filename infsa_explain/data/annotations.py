@@ -1,8 +1,8 @@
 """Readers of annotation files: Pascal VOC's XML, COCO's JSON, and tables of boxes.
 
-Every reader gives boxes as half-open pixel edges in the frame of the size that the file states.
-Files are taken as a stranger's: the paths in them lead nowhere but below their own folder, and
-nothing in them is expanded or fetched.
+All readers return boxes as half-open pixel edges, in the frame of the image size that the file
+states. Files are not trusted: paths in them must stay below their folder, and no XML entity is
+expanded or fetched.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
-from xml.etree import ElementTree
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml import DTDForbidden, ElementTree
 
 from ..files import read_json, read_text
 from .frames import Box, Size
@@ -26,25 +28,25 @@ __all__ = ["Annotation", "Listing", "Object", "read_coco", "read_table", "read_v
 MAX_XML_BYTES = 1 << 24
 #: Longest side of an image, in pixels.
 MAX_SIDE = 1_000_000_000
-#: Columns of a table of boxes; in any order, and among others.
+#: Columns of a table of boxes, in any order; other columns are ignored.
 COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
 
 
 class Object(NamedTuple):
-    """One annotated object: its class and its box; None where the file has none."""
+    """One annotated object: its class and its box, or None where the file has none."""
 
     name: str | None
     box: Box | None
-    crowd: bool = False  # many things in one box, as COCO marks them
+    crowd: bool = False  # COCO's mark for a box around many objects
 
 
 class Annotation(NamedTuple):
     """The annotation of one image.
 
     Attributes:
-        objects: what is in it.
-        size: that its boxes refer to, where it is stated.
-        faults: sentences on what is malformed and was left out; each names its place.
+        objects: the annotated objects.
+        size: image size that the boxes refer to, if it is stated.
+        faults: sentences about malformed parts that were left out; each names its place.
     """
 
     objects: tuple[Object, ...] = ()
@@ -56,9 +58,9 @@ class Listing(NamedTuple):
     """The annotations of many images.
 
     Attributes:
-        annotations: by the path of the image below a folder, in the order of the file.
-        labels: of the names of classes.
-        faults: as those of an :class:`Annotation`, of annotations of no image that is listed.
+        annotations: by image path relative to a folder, in the order of the file.
+        labels: the labels of class names.
+        faults: as in :class:`Annotation`, for annotations that belong to no listed image.
     """
 
     annotations: dict[str, Annotation]
@@ -67,18 +69,21 @@ class Listing(NamedTuple):
 
 
 def read_voc(file: Path) -> Annotation:
-    """Read the XML of one image, as Pascal VOC and ImageNet have it.
+    """Read the XML annotation of one image, as in Pascal VOC and ImageNet.
 
-    Its boxes are 1-based inclusive pixels, so xmin and ymin become one less. A size of 0 counts
-    as not stated. ``filename`` is passed over: an annotation is of the image with its own name. An
-    object whose box is missing or malformed keeps its class, and is among the faults.
+    Boxes are 1-based inclusive pixels, so 1 is subtracted from xmin and ymin. A size of 0 counts as
+    not stated. ``filename`` is ignored: an annotation belongs to the image with its own file name.
+    An object with a missing or malformed box keeps its class, and is reported among the faults.
 
     Raises:
-        ValueError: the file is no such XML, declares a document type, or has more than 16 MiB.
+        ValueError: if the file is not such an XML, declares a document type, or exceeds 16 MiB.
     """
     root = _xml(file)
     if root.tag != "annotation":
-        raise ValueError(f"{str(file)!r} is no Pascal-VOC XML, but a {root.tag[:40]!r}")
+        raise ValueError(
+            f"{str(file)!r} must be a Pascal VOC XML with the root 'annotation', got "
+            f"{root.tag[:40]!r}"
+        )
     sides = (
         0 if root.find(f"size/{side}") is None else _xml_number(root, f"size/{side}", file)
         for side in ("width", "height")
@@ -99,19 +104,19 @@ def read_voc(file: Path) -> Annotation:
 
 
 def read_coco(file: Path, labels: LabelMap | None = None) -> Listing:
-    """Read COCO's ``instances_*.json``; x, y, width and height become edges.
+    """Read COCO's ``instances_*.json``; x, y, width and height are converted to edges.
 
-    An annotation whose ``bbox`` is missing or malformed keeps its category; one that is otherwise
-    malformed, or of an image or a category that is not listed, is left out. Both are among the
-    faults.
+    An annotation with a missing or malformed ``bbox`` keeps its category. An annotation that is
+    malformed otherwise, or whose image or category is not listed, is left out. Both are reported
+    among the faults.
 
     Args:
         file: a JSON object with the lists ``images``, ``annotations`` and ``categories``.
-        labels: of the names of categories; by default in the order of their ids.
+        labels: labels of the category names; by default in the order of the category ids.
 
     Raises:
-        ValueError: the file is no such JSON, one of its images or categories is malformed, or not
-            one of its annotations is of an image and a category that are listed; names the entry.
+        ValueError: if the file is not such a JSON, an image or category is malformed, or no
+            annotation can be used; the error names the entry.
     """
     content = read_json(file)
     lists = ("images", "annotations", "categories")
@@ -163,31 +168,30 @@ def _coco_objects(
             faults[path].append(str(error))
         objects[path].append(Object(name, box, crowd))
     if content["annotations"] and not objects:
-        reason = [*orphans, *(sentence for found in faults.values() for sentence in found)][0]
+        reason = [*orphans, *(fault for of_image in faults.values() for fault in of_image)][0]
         raise ValueError(f"not one annotation of {str(file)!r} can be used: {reason}")
     return objects, faults, orphans
 
 
 def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
-    """Read a CSV file of path, label, x0, y0, x1, y1; a row for every box.
+    """Read a CSV file of path, label, x0, y0, x1, y1; one row for each box.
 
-    The header row is required. Boxes are half-open pixel edges of the upright image. Without
-    box fields a row gives an image its label alone, and without a label its box alone. A row with
-    a malformed box keeps its image and label; one of another number of fields is left out. Both are
-    among the faults.
+    The header row is required. Boxes are half-open pixel edges of the upright image. The box
+    fields, or the label, of a row may be blank. A row with a malformed box keeps its image and
+    label; a row with another number of fields is left out. Both are reported among the faults.
 
     Args:
-        file: comma-separated, in UTF-8.
-        labels: of the names; by default their place in natural order. Where labels are whole
-            numbers, they are the labels themselves.
+        file: comma-separated values in UTF-8.
+        labels: labels of the names; by default their position in :func:`natural_order`. Whole
+            numbers are the labels themselves.
 
     Raises:
-        ValueError: the file is no such table; names the line.
+        ValueError: if the file is not such a table; the error names the line.
     """
     objects: defaultdict[str, list[Object]] = defaultdict(list)
     faults: defaultdict[str, list[str]] = defaultdict(list)
     orphans: list[str] = []
-    lines: dict[str, int] = {}  # the first line with a name
+    lines: dict[str, int] = {}  # first line of each name
     reader = csv.reader(io.StringIO(read_text(file), newline=""), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -214,37 +218,33 @@ def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
     if orphans and not objects:
         raise ValueError(orphans[0])
     if labels is None:
-        labels = _own_labels(lines, file)
+        labels = _labels_of_table(lines, file)
     for name, line in lines.items():
         labels.require(name, f"{str(file)!r}, line {line}: {name!r}")
     annotations = {
-        path: Annotation(tuple(found), faults=tuple(faults[path]))
-        for path, found in objects.items()
+        path: Annotation(tuple(of_image), faults=tuple(faults[path]))
+        for path, of_image in objects.items()
     }
     return Listing(annotations, labels, tuple(orphans))
 
 
-class _Builder(ElementTree.TreeBuilder):
-    """Builds a tree from XML, and refuses a document type, which could define entities."""
-
-    def doctype(self, *declaration: object) -> NoReturn:
-        raise ValueError("it declares a document type, which could hide entities; delete DOCTYPE")
-
-
-def _xml(file: Path) -> ElementTree.Element:
+def _xml(file: Path) -> Element:
+    reason: object
     try:
         if file.stat().st_size > MAX_XML_BYTES:
             raise ValueError(f"it has more than {MAX_XML_BYTES} bytes")
-        parser = ElementTree.XMLParser(target=_Builder())
-        root: ElementTree.Element = ElementTree.parse(file, parser).getroot()
+        root: Element = ElementTree.parse(str(file), forbid_dtd=True).getroot()
         return root
     except OSError as error:
         raise ValueError(f"{str(file)!r} cannot be read: {error.strerror}") from None
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise ValueError(f"{str(file)!r} is no XML that can be read: {error}") from None
+    except DTDForbidden:
+        reason = "it declares a document type, which could define entities; delete DOCTYPE"
+    except (ParseError, ValueError, LookupError) as error:
+        reason = error
+    raise ValueError(f"{str(file)!r} is not a readable XML: {reason}")
 
 
-def _xml_number(element: ElementTree.Element, path: str, file: Path) -> float:
+def _xml_number(element: Element, path: str, file: Path) -> float:
     text = element.findtext(path)
     try:
         return float(text or "")
@@ -253,13 +253,13 @@ def _xml_number(element: ElementTree.Element, path: str, file: Path) -> float:
 
 
 def _stated(width: float, height: float) -> Size | None:
-    """A size in whole pixels, or None if it is missing or impossible."""
-    possible = 1 <= width < MAX_SIDE and 1 <= height < MAX_SIDE
-    return (round(width), round(height)) if possible else None
+    """A size in whole pixels, or None if it is missing or out of range."""
+    valid = 1 <= width < MAX_SIDE and 1 <= height < MAX_SIDE
+    return (round(width), round(height)) if valid else None
 
 
 def _entries(content: dict[str, Any], key: str, file: Path) -> Iterator[tuple[Any, str]]:
-    """Each entry of a list with its place in the file, for error messages."""
+    """The entries of a list, each with its place in the file for errors."""
     for i, item in enumerate(content[key]):
         yield item, f"{str(file)!r}, {key}[{i}]"
 
@@ -275,18 +275,18 @@ def _field(
 
 
 def _listed(
-    item: Any, key: str, kind: type | tuple[type, ...], known: Mapping[Any, str], where: str
+    item: Any, key: str, kind: type | tuple[type, ...], listed: Mapping[Any, str], where: str
 ) -> str:
     """The path or name of the image or category that an annotation refers to."""
     value = _field(item, key, kind, where)
-    if value not in known:
+    if value not in listed:
         raise ValueError(f"{where}: {key!r} {value!r:.40} is not listed")
-    return known[value]
+    return listed[value]
 
 
-def _new(key: Any, known: Container[Any], where: str) -> Any:
-    """A path or id, refused if it occurs twice: one of the two would be lost."""
-    if key in known:
+def _new(key: Any, seen: Container[Any], where: str) -> Any:
+    """A path or id; a repeated one is refused, because one of the two entries would be lost."""
+    if key in seen:
         raise ValueError(f"{where}: {key!r:.40} is listed twice")
     return key
 
@@ -301,7 +301,7 @@ def _bbox(item: Any, where: str) -> Box:
 
 
 def _path_below(name: str, where: str) -> str:
-    """A relative path in POSIX form, refused if it leads out of its folder."""
+    """A relative path in POSIX form; a path that leaves its folder is refused."""
     path = Path(name)
     if not path.name or path.anchor or ".." in path.parts or "\0" in name:
         raise ValueError(
@@ -311,7 +311,7 @@ def _path_below(name: str, where: str) -> str:
 
 
 def _name(text: str) -> str | None:
-    """A class name or number, without the decimals that pandas adds; None if blank."""
+    """A class name or number, without the ".0" that pandas adds; None if blank."""
     if number := re.fullmatch(r"(-?\d+)(\.0*)?", text, re.ASCII):
         if text.startswith("-"):
             raise ValueError(f"label {text!r} is negative; leave it blank where it is unknown")
@@ -329,8 +329,8 @@ def _edges(fields: list[str]) -> Box | None:
     return x0, y0, x1, y1
 
 
-def _own_labels(lines: dict[str, int], file: Path) -> LabelMap:
-    """Labels of the names or numbers in a table."""
+def _labels_of_table(lines: dict[str, int], file: Path) -> LabelMap:
+    """The label map of the names or numbers in a table."""
     numbers = [name for name in lines if name.isascii() and name.isdecimal()]
     if not numbers:
         return LabelMap.of(sorted(lines, key=natural_order), f"the labels of {str(file)!r}")

@@ -1,4 +1,4 @@
-"""Labels of a model's outputs from the names of classes."""
+"""Label maps: from names of classes to labels."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = [
     "open_label_map",
 ]
 
-#: Name of the label map that needs no file.
+#: Name of the built-in label map.
 IMAGENET_1K = "imagenet-1k"
-#: Labels must be below this.
+#: Labels must be smaller than this.
 MAX_CLASSES = 1_000_000
 
 
 def normalised(name: str) -> str:
-    """A class name in a normal form, the same for all its spellings.
+    """The normal form of a class name, which is equal for all its spellings.
 
-    These are upper case, spaces, underscores, hyphens, leading zeros of a number, and the two
-    ways in which Unicode writes an accent. Separators stay between digits, where they tell numbers
-    apart, and so does a minus sign before a number.
+    Spellings may differ in case, spaces, underscores, hyphens, leading zeros of a number, and the
+    two Unicode forms of accented letters. Separators between digits are kept, because they separate
+    numbers; so is a minus sign before a number.
 
     >>> [normalised(name) for name in ("Go-Kart", "go_kart ", "GoKart", "007", "-1", "1 2", "12")]
     ['gokart', 'gokart', 'gokart', '7', '-1', '1 2', '12']
@@ -48,14 +48,15 @@ def normalised(name: str) -> str:
 class LabelMap:
     """Names of classes, each with its label.
 
-    A name is found as it is written or, if no other name is like it, by :func:`normalised`.
+    A name is looked up as written. If it is not listed, its normal form (:func:`normalised`) is
+    looked up, and must be that of a single label.
 
     Args:
-        labels: label by name; several names may share one.
-        source: says where they come from, in errors.
-        classes: the names to show, by label; by default the first name of every label, or its
-            number where it has none.
-        numbers: a number that is not among the names is the label itself.
+        labels: label by name; several names may have the same label.
+        source: describes the map in errors.
+        classes: display names by label; by default the first name of every label, or its number if
+            it has no name.
+        numbers: whether a number that is not listed is the label itself.
         wnids: WordNet ids by label.
 
     >>> animals = LabelMap({"cat": 0, "dog": 2}, "animals", numbers=True)
@@ -81,17 +82,17 @@ class LabelMap:
 
     @classmethod
     def of(cls, names: Iterable[str], source: str) -> LabelMap:
-        """Names in the order of their labels; the first of several with one label."""
+        """A map of names in the order of their labels; repeated names are dropped."""
         return cls({name: i for i, name in enumerate(dict.fromkeys(names))}, source)
 
     @property
     def numbered(self) -> bool:
-        """Whether there are no names: a number is then the label itself."""
+        """Whether the map has no names, so that numbers are the labels themselves."""
         return self._numbers and not self._labels
 
     @cached_property
     def _alike(self) -> dict[str, set[int]]:
-        """The labels of all names with the same normal form."""
+        """Normal form → labels of all names with this form."""
         alike: defaultdict[str, set[int]] = defaultdict(set)
         for name, label in self._labels.items():
             alike[normalised(name)].add(label)
@@ -110,46 +111,61 @@ class LabelMap:
         return None
 
     def require(self, name: str, what: str) -> int:
-        """The label of a name; raises a ValueError that begins with ``what`` if it has none."""
+        """The label of a name.
+
+        Args:
+            name: of a class.
+            what: beginning of the error.
+
+        Raises:
+            ValueError: if the name has no label.
+        """
         label = self.find(name)
         if label is None:
             raise ValueError(f"{what} is not among {self._source}")
         return label
 
     def require_any(self, names: Iterable[str], what: str) -> None:
-        """Refuse names of which none has a label.
+        """Check that at least one of several names has a label.
+
+        Args:
+            names: of classes.
+            what: beginning of the error, such as "no category of FILE".
 
         Raises:
-            ValueError: if there are names and none has one; begins with ``what``.
+            ValueError: if none of the names has a label. No names at all are accepted.
         """
-        listed = list(names)
-        if listed and all(self.find(name) is None for name in listed):
-            raise ValueError(f"{what}, such as {min(listed)!r}, is among {self._source}")
+        names = list(names)
+        if names and all(self.find(name) is None for name in names):
+            raise ValueError(f"{what}, such as {min(names)!r}, is among {self._source}")
 
 
 def common_label(labels: Iterable[int | None]) -> int | None:
-    """The label that all objects of an image share, or None if they differ.
+    """The label that all objects of an image share; None if they differ or there are none.
 
     >>> common_label([3, 3]), common_label([3, 4]), common_label([3, None]), common_label([])
     (3, None, None, None)
     """
-    found = set(labels)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(labels)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def open_label_map(name_or_path: str | os.PathLike[str]) -> LabelMap:
-    """Open a map from the names in a data set to the labels of a model's outputs.
+    """Open a map from the class names of a data set to the labels of a model's outputs.
 
-    - ``"imagenet-1k"``: WordNet ids in the order of timm's ImageNet-1K models.
-    - a ``.json`` file: an object of names and labels, ``{"cat": 0, "dog": 1}``.
-    - another file: one name a line, in the order of the labels; in a ``.csv`` it may be quoted,
-      and of several fields the first counts.
+    In all maps a number that is not listed is the label itself, as in ImageNet-V2's folders.
 
-    In all of them a number that is no name is the label itself, so that ImageNet-V2's folders
-    need no names.
+    Args:
+        name_or_path: ``"imagenet-1k"``, the WordNet ids in the order of timm's ImageNet-1K models;
+            a ``.json`` file with an object of names and labels, ``{"cat": 0, "dog": 1}``; or
+            another file with one name per line, in the order of the labels. In a ``.csv`` file the
+            name is the first field, and may be quoted.
+
+    Returns:
+        The map.
 
     Raises:
-        ValueError: there is no such map, or the file is malformed.
+        ValueError: if there is no such map, or the file is malformed.
     """
     if name_or_path == IMAGENET_1K:
         return _imagenet()
@@ -164,9 +180,16 @@ def open_label_map(name_or_path: str | os.PathLike[str]) -> LabelMap:
 
 
 def natural_order(name: str) -> tuple[bool, int, str]:
-    """Sort key: names that are numbers first, in numerical order."""
-    number = name.isdecimal() and len(name) < 100  # Python turns no longer ones into numbers
-    return (False, int(name), name) if number else (True, 0, name)
+    """Sort key: numbers first, by value; then all other names, alphabetically.
+
+    Unlike natural sorting, ``class10`` stands before ``class2``, as in torchvision's
+    ``ImageFolder``.
+
+    >>> sorted(["b2", "10", "b10", "9", "007", "B1"], key=natural_order)
+    ['007', '9', '10', 'B1', 'b10', 'b2']
+    """
+    is_number = name.isdecimal() and len(name) < 100  # int() refuses very long numbers
+    return (False, int(name), name) if is_number else (True, 0, name)
 
 
 def _is_number(name: str) -> bool:
@@ -215,6 +238,6 @@ def _from_lines(file: Path) -> dict[str, int]:
         if not name:
             raise ValueError(f"{where} is blank; every line must name a class")
         if name in labels:
-            raise ValueError(f"{where}: {name!r} is in line {labels[name] + 1} already")
+            raise ValueError(f"{where}: {name!r} is already in line {labels[name] + 1}")
         labels[name] = label
     return labels

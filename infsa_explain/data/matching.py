@@ -1,7 +1,7 @@
-"""Matching the labels of a data set to the numbers of a model's classes.
+"""Matching the labels of a data set to the outputs of a model.
 
-A data set numbers its classes in an order of its own, and a model its outputs. The two are brought
-together by the names of the classes. :func:`match_labels` does it, or says what does not match.
+A data set and a model number their classes in different orders. :func:`match_labels` matches them
+by the names of the classes, or reports what does not match.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = [
     "without_labels",
 ]
 
-#: How labels are matched: by name if there are names, only by name, or by position.
+#: How to match labels: by name if names exist, only by name, or by position.
 Labels = Literal["auto", "name", "position"]
-#: Share of ImageNet's names, in its order, with which a model counts as one of ImageNet.
+#: A model counts as one of ImageNet if it has at least this share of the names, in order.
 IMAGENET_SHARE = 0.95
-#: Number of names that an error shows.
+#: Number of names in an error.
 SHOWN = 3
 
 
 class LabelMismatch(ValueError):
-    """Labels of a data set that do not match the model's; the message says what to do."""
+    """Labels of a data set and a model do not match; the message says what to do."""
 
 
 class Matched(NamedTuple):
@@ -45,7 +45,7 @@ class Matched(NamedTuple):
 
     Attributes:
         data: the images.
-        how: how the labels were matched, in words: "by name", or "no labels used".
+        how: how the labels were matched, in words, such as "by name" or "no labels used".
     """
 
     data: ImageData
@@ -61,23 +61,26 @@ def match_labels(
 ) -> Matched:
     """Give the images of a data set the labels of a model's outputs.
 
-    Names match if they are the same by :func:`~infsa_explain.data.labels.normalised`. Synonyms are
-    separated by commas, as ImageNet has them. A WordNet id stands for the words that ImageNet has
-    for it. A class that several of the model's names fit does not match. Classes without an image
-    need not match. Labels that a label map gave are the model's already.
+    Names match if they are equal after :func:`~infsa_explain.data.labels.normalised`. Commas
+    separate synonyms, as in ImageNet. A WordNet id stands for ImageNet's words for it. A class
+    that fits several of the model's names does not match. Classes without an image need not match.
+    Labels from a label map are those of the model already.
 
     Args:
-        data: the images. Labels without any class names are taken as they are.
-        names: of the model's classes, in the order of its outputs; None if it has none.
-        outputs: number of the model's classes, where it is known.
+        data: the images. Labels without any class names are used unchanged.
+        names: the model's class names, in the order of its outputs; None if it has none.
+        outputs: number of the model's outputs, if known.
         labels: ``"name"`` matches by name. ``"position"`` takes the data's first class for the
-            model's first output, and so on. ``"auto"`` matches by name; if neither side has names
-            (the data's are the numbers from 0) and the numbers of classes agree, by position. A
-            table whose labels are numbers may have fewer.
+            model's first output, and so on. ``"auto"`` matches by name, or by position if neither
+            side has names (the data's are the numbers from 0) and the numbers of classes agree. A
+            table whose labels are numbers may have fewer classes.
+
+    Returns:
+        The data with the model's labels, and how they were matched.
 
     Raises:
-        LabelMismatch: the labels cannot be matched; names some of the classes.
-        ValueError: for another value of ``labels``, or one beside a label map.
+        LabelMismatch: if the labels cannot be matched; it names some of the classes.
+        ValueError: if ``labels`` has another value, or is given beside a label map.
 
     >>> from infsa_explain.data import PhotoDigits
     >>> data = PhotoDigits("val", size=2)
@@ -90,52 +93,63 @@ def match_labels(
     if labels not in get_args(Labels):
         raise ValueError(f"labels must be 'auto', 'name' or 'position', got {labels!r}")
     outputs = len(names) if outputs is None and names is not None else outputs
-    given: str | None = getattr(data, "labelled_by", None)
-    if given is not None and labels != "auto":
-        raise ValueError(f"labels={labels!r} and the {given} both give labels; leave one out")
+    label_map: str | None = getattr(data, "labelled_by", None)
+    if label_map is not None and labels != "auto":
+        raise ValueError(f"labels={labels!r} and the {label_map} both give labels; leave one out")
     used = _used(data)
     if not used:
         return Matched(data, "no labels used")
-    if given is None and not data.classes:
+    if label_map is not None:
+        _require_outputs(data, used, outputs, label_map)
+        return Matched(data, label_map)
+    if not data.classes:
         return Matched(data, "as the data numbers them: it has no class names")
-    if given is not None or labels == "position":
-        _require_outputs(data, used, outputs, given)
-        return Matched(data, given or "by position, asked for")
-    if names is None and labels == "auto" and _numbered(data.classes):
-        # Numbers in a table are labels, also if some are missing.
-        fewer = getattr(data, "numbered", False) and len(data.classes) < (outputs or 0)
-        if len(data.classes) == outputs or fewer:
-            return Matched(data, "by position: neither side has class names")
-        raise LabelMismatch(
-            f"{data.name!r} numbers {len(data.classes)} classes, and the model has "
-            f"{outputs or 'an unknown number of'} outputs without names; {_mend(None)}"
-        )
-    if names is None:
+    if labels == "position":
+        _require_outputs(data, used, outputs, label_map)
+        return Matched(data, "by position, asked for")
+    if names is not None:
+        return Matched(_by_name(data, names, used), "by name")
+    return _without_names(data, outputs, labels)
+
+
+def _without_names(data: ImageData, outputs: int | None, labels: Labels) -> Matched:
+    """Match the classes of a data set to a model without class names: only numbers match."""
+    if labels != "auto" or not _numbered(data.classes):
         raise LabelMismatch(
             f"{data.name!r} names {_several(data.classes)}, and the model has no class names to "
             f"match; {_mend(None)}"
         )
-    return Matched(_by_name(data, names, used), "by name")
+    # In a table of numbers some classes may be missing.
+    may_be_fewer = getattr(data, "numbered", False) and len(data.classes) < (outputs or 0)
+    if len(data.classes) == outputs or may_be_fewer:
+        return Matched(data, "by position: neither side has class names")
+    raise LabelMismatch(
+        f"{data.name!r} numbers {len(data.classes)} classes, and the model has "
+        f"{outputs or 'an unknown number of'} outputs without names; {_mend(None)}"
+    )
 
 
 def labels_of(data: ImageData, names: Sequence[str]) -> list[int | None]:
-    """For each class of a data set, the model's class of that name; None if no class has one.
+    """For each class of a data set, the model's class of that name.
 
     Args:
         data: with ``wnids`` or without.
-        names: of a model's classes.
+        names: the model's class names.
+
+    Returns:
+        Indices of the model's classes; None for a class that no name, or several names, fit.
     """
-    found = _matches(data, names)
-    return [next(iter(labels)) if len(labels) == 1 else None for labels in found]
+    matches = _matches(data, names)
+    return [next(iter(outputs)) if len(outputs) == 1 else None for outputs in matches]
 
 
 def without_labels(data: ImageData) -> Matched:
-    """A data set without labels; it still knows which boxes are of an image's own class."""
+    """Remove the labels of a data set; which boxes show an image's own class is kept."""
     return Matched(_Relabelled(data, [], None), "no labels used")
 
 
 class _Relabelled:
-    """A data set with new labels, looked up by its own; without labels if None."""
+    """A data set whose labels index a list of new labels; without labels if that is None."""
 
     def __init__(self, data: ImageData, classes: list[str], labels: Sequence[int] | None) -> None:
         self.data, self.name, self.classes = data, data.name, classes
@@ -143,11 +157,11 @@ class _Relabelled:
 
     @property
     def labels(self) -> list[int | None] | None:
-        """The label of each image; None if they are unknown before decoding."""
-        known = known_labels(self.data)
-        if known is None or self._labels is None:
-            return None if known is None else [None] * len(known)
-        return [None if label is None else self._of(label) for label in known]
+        """The label of each image; None if decoding is needed to know them."""
+        labels = known_labels(self.data)
+        if labels is None or self._labels is None:
+            return None if labels is None else [None] * len(labels)
+        return [None if label is None else self._of(label) for label in labels]
 
     def __len__(self) -> int:
         return len(self.data)
@@ -165,8 +179,8 @@ class _Relabelled:
         )
 
     def _of(self, label: int) -> int:
-        known = self._labels is not None and 0 <= label < len(self._labels)
-        return self._labels[label] if self._labels is not None and known else -1
+        labels = self._labels or ()
+        return labels[label] if 0 <= label < len(labels) else -1
 
     def fingerprint(self) -> str:
         """The fingerprint of the data set on disk."""
@@ -174,7 +188,7 @@ class _Relabelled:
 
 
 def _used(data: ImageData) -> list[int]:
-    """The labels that occur; all labels, if they are unknown before decoding."""
+    """The labels that occur; all labels if decoding is needed to know them."""
     labels = known_labels(data)
     if labels is None:
         return list(range(len(data.classes))) or [0]
@@ -182,16 +196,16 @@ def _used(data: ImageData) -> list[int]:
 
 
 def _require_outputs(
-    data: ImageData, used: Sequence[int], outputs: int | None, given: str | None
+    data: ImageData, used: Sequence[int], outputs: int | None, label_map: str | None
 ) -> None:
-    """Refuse labels without an output of the model."""
+    """Refuse labels that exceed the model's outputs."""
     classes = len(data.classes)
     beyond = [label for label in used if outputs is not None and label >= outputs]
-    if beyond and given is not None:
+    if beyond and label_map is not None:
         name = data.classes[beyond[0]] if beyond[0] < classes else ""
         raise LabelMismatch(
-            f"the {given} gives {name!r} the label {beyond[0]}, and the model has the outputs 0 "
-            f"to {(outputs or 0) - 1}; give the label map of this model"
+            f"the {label_map} gives {name!r} the label {beyond[0]}, and the model has the outputs "
+            f"0 to {(outputs or 0) - 1}; give the label map of this model"
         )
     if beyond:
         raise LabelMismatch(
@@ -200,34 +214,34 @@ def _require_outputs(
 
 
 def _numbered(classes: Sequence[str]) -> bool:
-    """Whether the names of the classes are only their numbers."""
+    """Whether every class is named by its own number."""
     return all(normalised(name) == str(i) for i, name in enumerate(classes))
 
 
 def _matches(data: ImageData, names: Sequence[str]) -> list[set[int]]:
     """For each class of a data set, the model's classes that its name may mean."""
     wnids: Sequence[str] = getattr(data, "wnids", ()) or [""] * len(data.classes)
-    theirs = _Names(names)
-    return [theirs.find(name, wnid) for name, wnid in zip(data.classes, wnids, strict=True)]
+    model_names = _Names(names)
+    return [model_names.find(name, wnid) for name, wnid in zip(data.classes, wnids, strict=True)]
 
 
 def _by_name(data: ImageData, names: Sequence[str], used: Sequence[int]) -> ImageData:
-    found = _matches(data, names)
-    lacking = [label for label in used if label >= len(found) or len(found[label]) != 1]
-    if lacking:
-        shown = [data.classes[i] if i < len(found) else f"number {i}" for i in lacking]
-        several = all(i < len(found) and len(found[i]) > 1 for i in lacking)
-        verb = "is" if len(shown) == 1 else "are"
-        verb += " among the names of several" if several else " not among the names"
+    matches = _matches(data, names)
+    unmatched = [label for label in used if label >= len(matches) or len(matches[label]) != 1]
+    if unmatched:
+        classes = [data.classes[i] if i < len(matches) else f"number {i}" for i in unmatched]
+        ambiguous = all(i < len(matches) and len(matches[i]) > 1 for i in unmatched)
+        verb = "is" if len(classes) == 1 else "are"
+        verb += " among the names of several" if ambiguous else " not among the names"
         raise LabelMismatch(
-            f"{_several(shown)} of {data.name!r} {verb} of the model's {len(names)} classes "
+            f"{_several(classes)} of {data.name!r} {verb} of the model's {len(names)} classes "
             f"({_few(list(map(first_synonym, names)))}); {_mend(names)}"
         )
-    labels = [next(iter(labels)) if len(labels) == 1 else -1 for labels in found]
-    holder: dict[int, str] = {}
+    labels = [next(iter(outputs)) if len(outputs) == 1 else -1 for outputs in matches]
+    name_by_output: dict[int, str] = {}
     for label in used:
         name = data.classes[label]
-        other = holder.setdefault(labels[label], name)
+        other = name_by_output.setdefault(labels[label], name)
         if normalised(other) != normalised(name):
             raise LabelMismatch(
                 f"{other!r} and {name!r} of {data.name!r} are both names of the model's class "
@@ -237,12 +251,12 @@ def _by_name(data: ImageData, names: Sequence[str], used: Sequence[int]) -> Imag
 
 
 class _Names:
-    """Names of classes, looked up by any spelling, the strictest first."""
+    """Finds class names by several spellings, from the strictest to the loosest."""
 
     def __init__(self, names: Sequence[str]) -> None:
         wnids = _imagenet_wnids(names) or [_parts(name)[0] for name in names]
         self._wnids = {wnid: label for label, wnid in enumerate(wnids) if wnid}
-        self._all_known = len(self._wnids) == len(names)
+        self._all_have_wnids = len(self._wnids) == len(names)
         self._levels: list[defaultdict[str, set[int]]] = [defaultdict(set) for _ in range(4)]
         for label, (name, wnid) in enumerate(zip(names, wnids, strict=True)):
             for level, spellings in zip(self._levels, _spellings(name, wnid), strict=True):
@@ -250,11 +264,11 @@ class _Names:
                     level[spelling].add(label)
 
     def find(self, name: str, wnid: str = "") -> set[int]:
-        """Labels of the classes that a name may mean: none, one, or several."""
+        """Indices of the classes that a name may mean: none, one, or several."""
         wnid = wnid or _parts(name)[0]
         if wnid in self._wnids:
             return {self._wnids[wnid]}
-        if wnid and self._all_known:
+        if wnid and self._all_have_wnids:
             return set()
         for level, spellings in zip(self._levels, _spellings(name, wnid), strict=True):
             labels = set().union(*(level.get(spelling, set()) for spelling in spellings))
@@ -264,8 +278,8 @@ class _Names:
 
 
 def _spellings(name: str, wnid: str) -> tuple[set[str], ...]:
-    """A name as it is; in normal form; its first synonym; and all its synonyms."""
-    own, words = _parts(name)
+    """Four sets of spellings: the name itself, its normal form, its first synonym, all synonyms."""
+    _, words = _parts(name)
     texts = [words or name, *_wordnet(wnid)]
     synonyms = [[normalised(part) for part in text.split(",")] for text in texts]
     return (
@@ -277,17 +291,17 @@ def _spellings(name: str, wnid: str) -> tuple[set[str], ...]:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The WordNet id at the start of a name, or nothing; and the words after it.
+    """Split a name into its WordNet id, if it begins with one, and the words after it.
 
     >>> _parts("n02085620-Chihuahua"), _parts("N01440764"), _parts("goose")
     (('n02085620', 'Chihuahua'), ('n01440764', ''), ('', ''))
     """
-    found = re.fullmatch(r"([nN]\d{8})(?:[\s_.,-]+(.*))?", name.strip())
-    return (found[1].lower(), found[2] or "") if found else ("", "")
+    match = re.fullmatch(r"([nN]\d{8})(?:[\s_.,-]+(.*))?", name.strip())
+    return (match[1].lower(), match[2] or "") if match else ("", "")
 
 
 def first_synonym(name: str) -> str:
-    """The first of the synonyms in a class name, which commas separate.
+    """The first synonym in a class name; commas separate synonyms.
 
     >>> first_synonym("n01440764, tench, Tinca tinca"), first_synonym("goose")
     ('tench', 'goose')
@@ -296,7 +310,7 @@ def first_synonym(name: str) -> str:
 
 
 def _wordnet(wnid: str) -> list[str]:
-    """ImageNet's name of a WordNet id; empty if it has none."""
+    """ImageNet's name of a WordNet id, in a list; empty if it has none."""
     try:
         return [_imagenet("imagenet-1k").label_name_to_description(wnid)] if wnid else []
     except KeyError:
@@ -311,9 +325,9 @@ def _imagenet(subset: str) -> Any:
 
 
 def _imagenet_wnids(names: Sequence[str]) -> list[str]:
-    """WordNet ids of class names that are ImageNet's, in its order; empty for others.
+    """WordNet ids of class names that are ImageNet's, in ImageNet's order; empty for others.
 
-    Two classes of ImageNet-1K are called "crane", which only the order tells apart.
+    Two classes of ImageNet-1K are called "crane"; only the order distinguishes them.
     """
     if len(names) < 1000:
         return []
@@ -335,7 +349,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Some of the names, and the number of the others."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(f"{name!r:.60}" for name in names[:SHOWN]) + more
 

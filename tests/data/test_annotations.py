@@ -424,19 +424,19 @@ class TestVoc:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
-            ("", ("no XML",)),
-            ("hello", ("no XML", "line 1")),
-            ("<annotation>\n<object>", ("no XML", "line 2")),
-            ("<annotation>&nbsp;</annotation>", ("no XML", "line 1")),
-            ("<?xml version='1.0' encoding='x'?><annotation/>", ("no XML",)),
-            ("<svg/>", ("no Pascal-VOC XML, but a 'svg'",)),
+            ("", ("not a readable XML",)),
+            ("hello", ("not a readable XML", "line 1")),
+            ("<annotation>\n<object>", ("not a readable XML", "line 2")),
+            ("<annotation>&nbsp;</annotation>", ("not a readable XML", "line 1")),
+            ("<?xml version='1.0' encoding='x'?><annotation/>", ("not a readable XML",)),
+            ("<svg/>", ("must be a Pascal VOC XML with the root 'annotation', got 'svg'",)),
             (
                 "<annotation><size><width>w</width></size></annotation>",
                 ("size/width must be a number, got 'w'",),
             ),
             (b"<annotation>" + b" " * 2**24, ("16777216 bytes",)),
-            (b"<a>" * 100_000, ("no XML",)),
-            (b"\xff\xfe\x00\x01", ("no XML",)),
+            (b"<a>" * 100_000, ("not a readable XML",)),
+            (b"\xff\xfe\x00\x01", ("not a readable XML",)),
         ],
     )
     def test_refuses_what_is_malformed(self, tmp_path, content, words):
@@ -451,7 +451,7 @@ class TestVoc:
     def test_refuses_where_it_is_opened(self, tmp_path):
         paint(tmp_path / "a.png")
         (tmp_path / "a.xml").write_text("<annotation>")
-        with pytest.raises(ValueError, match=r"a\.xml' is no XML that can be read"):
+        with pytest.raises(ValueError, match=r"a\.xml' is not a readable XML"):
             open_data(tmp_path)
 
 

@@ -67,7 +67,7 @@ class TestLabelMap:
             ("a.json", '{"a": 1000000}', "from 0 to 999999, got '1000000'"),
             ("a.txt", "", "line 1 is blank"),
             ("a.txt", "a\n\nb", "line 2 is blank; every line must name a class"),
-            ("a.txt", "a\nb\na", "line 3: 'a' is in line 1 already"),
+            ("a.txt", "a\nb\na", "line 3: 'a' is already in line 1"),
             ("a.txt", "\n" * 1_000_001 + "a", "more than 1000000 lines"),
             ("a.csv", "a\n,b", "line 2 is blank"),
             ("a.csv", "a\n" + "b" * 200_000, "line 2: field larger"),
