@@ -1,6 +1,6 @@
 """Images with labels and boxes: folders and listings on disk, and the embedded benchmark.
 
-May import: files and ranges; no models.
+May import: ``files``, ``ranges``; no models.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decoding image files of any format to RGB pixels."""
+"""Decoding image files to RGB pixels."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-__all__ = ["ImageError", "DecodedImage", "read_image", "read_picture", "to_rgb"]
+__all__ = ["DecodedImage", "ImageError", "decode_image", "read_image", "to_rgb"]
 
 
-#: Accepted formats. Others that Pillow reads are refused: for EPS it would run Ghostscript.
+#: Accepted formats. Others that Pillow reads are refused; for EPS it would run Ghostscript.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 
 class ImageError(ValueError):
-    """An image that cannot be used; the message is one line with the file and what to do."""
+    """An image cannot be used; the message is one line with the file and what to do."""
 
 
 class DecodedImage(NamedTuple):
-    """Pixels, and the EXIF orientation by which they were turned.
+    """Pixels, and the EXIF orientation that was applied to them.
 
     Attributes:
         pixels: (H, W, 3) uint8 RGB, upright, contiguous and writable.
-        orientation: the EXIF orientation that was applied, 1 to 8; 1 where there is none.
+        orientation: the EXIF orientation that was applied, 1 to 8; 1 if there is none.
     """
 
     pixels: NDArray[np.uint8]
@@ -37,11 +37,11 @@ class DecodedImage(NamedTuple):
 
 
 def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read an image file as RGB, turned upright by its EXIF orientation.
+    """Read an image file as RGB, upright according to its EXIF orientation.
 
-    JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF and JPEG 2000, whatever the ending of the name; every
-    mode is converted as :func:`to_rgb` says, and of an animation the first frame is taken. Colour
-    profiles are not applied.
+    The formats are JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF and JPEG 2000, with any file name.
+    All modes are converted as in :func:`to_rgb`. Animations give their first frame. Colour profiles
+    are not applied.
 
     Args:
         path: an image file.
@@ -50,15 +50,15 @@ def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
         (H, W, 3) uint8 RGB, contiguous and writable.
 
     Raises:
-        ImageError: the file is missing, a folder, empty, not an image, damaged, truncated, of
-            a depth without a defined range, or larger than Pillow's limit
-            (``PIL.Image.MAX_IMAGE_PIXELS``), or may not be read.
+        ImageError: if the file is missing, a folder, empty, not an image, damaged, truncated, not
+            readable, of a depth without a defined range, or larger than Pillow's limit
+            (``PIL.Image.MAX_IMAGE_PIXELS``).
     """
-    return read_picture(path).pixels
+    return decode_image(path).pixels
 
 
-def read_picture(path: str | os.PathLike[str]) -> DecodedImage:
-    """As :func:`read_image`, with the orientation, by which boxes must be turned too.
+def decode_image(path: str | os.PathLike[str]) -> DecodedImage:
+    """As :func:`read_image`, with the orientation, which also applies to the image's boxes.
 
     Raises:
         ImageError: as :func:`read_image`.
@@ -71,14 +71,14 @@ def read_picture(path: str | os.PathLike[str]) -> DecodedImage:
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file, formats=_formats()) as image:
-                tags = getattr(image, "tag_v2", {})  # of TIFF, which Pillow turns as it loads
+                tags = getattr(image, "tag_v2", {})  # Pillow turns TIFF images while loading
                 orientation: int | None = tags.get(ExifTags.Base.Orientation)
                 image.load()
-                with suppress(Exception):  # damaged EXIF data: the pixels as they are stored
+                with suppress(Exception):  # with damaged EXIF data, keep the pixels as stored
                     orientation = orientation or image.getexif().get(ExifTags.Base.Orientation)
                     ImageOps.exif_transpose(image, in_place=True)
-                known = [o for o in range(1, 9) if o == orientation]
-                return DecodedImage(to_rgb(image), known[0] if known else 1)
+                valid = [o for o in range(1, 9) if o == orientation]
+                return DecodedImage(to_rgb(image), valid[0] if valid else 1)
     except ImageError as error:
         raise ImageError(f"{name} {error}") from None
     except PermissionError:
@@ -91,10 +91,10 @@ def read_picture(path: str | os.PathLike[str]) -> DecodedImage:
         ) from None
     except UnidentifiedImageError:
         raise ImageError(
-            f"{name} is cut short or in no format that Pillow reads safely; convert it to PNG or "
-            "JPEG"
+            f"{name} is cut short, or in a format that Pillow cannot read safely; convert it to "
+            "PNG or JPEG"
         ) from None
-    except Exception as error:  # on damaged files Pillow raises nearly anything
+    except Exception as error:  # for damaged files Pillow raises many types of exceptions
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ImageError(
             f"{name} is damaged or truncated ({reason}); copy or download it again"
@@ -102,22 +102,22 @@ def read_picture(path: str | os.PathLike[str]) -> DecodedImage:
 
 
 def _formats() -> list[str]:
-    """The ``FORMATS`` that the installed Pillow supports."""
+    """Those of ``FORMATS`` that the installed Pillow supports."""
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
 
 
 def _require_content(file: Path) -> None:
-    """Refuse what is not a file, or is empty; the message does not contain the name."""
+    """Refuse a path that is not a file, or an empty file; the message is without the name."""
     try:
         status = file.stat()
     except PermissionError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         if os.path.islink(file):
-            raise ImageError("is a link that leads to no file; mend the link") from None
-        known = isinstance(error, (FileNotFoundError, ValueError))
-        reason = "" if known else f" ({error.strerror})"  # type: ignore[union-attr]
+            raise ImageError("is a link to a file that does not exist; repair the link") from None
+        missing = isinstance(error, (FileNotFoundError, ValueError))
+        reason = "" if missing else f" ({error.strerror})"  # type: ignore[union-attr]
         raise ImageError(f"does not exist{reason}; check the path") from None
     if stat.S_ISDIR(status.st_mode):
         raise ImageError("is a folder; give the path of one image file")
@@ -128,10 +128,10 @@ def _require_content(file: Path) -> None:
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
-    """The pixels of a Pillow image of any mode as RGB.
+    """Convert a Pillow image of any mode to RGB pixels.
 
-    Transparent pixels are laid over white, 16-bit greys are scaled from [0, 65535] to
-    [0, 255] and rounded, and CMYK is converted by Pillow's formula without a profile.
+    Transparent pixels are blended with white. 16-bit grey is scaled from [0, 65535] to [0, 255] and
+    rounded. CMYK is converted by Pillow's formula, without a profile.
 
     Args:
         image: a Pillow image; it is not changed.
@@ -140,7 +140,8 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         (H, W, 3) uint8 RGB, a copy.
 
     Raises:
-        ImageError: the mode has no defined range (32-bit integers and floats) or no way to RGB.
+        ImageError: if the mode has no defined range (32-bit integers and floats), or cannot be
+            converted.
 
     >>> to_rgb(Image.new("LA", (1, 1), (0, 51))).tolist()  # black, one fifth opaque
     [[[204, 204, 204]]]
@@ -156,4 +157,6 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
             image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
         return np.array(image.convert("RGB"))
     except ValueError as error:
-        raise ImageError(f"has mode {image.mode}, which has no way to RGB ({error})") from None
+        raise ImageError(
+            f"has mode {image.mode}, which cannot be converted to RGB ({error})"
+        ) from None

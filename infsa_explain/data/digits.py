@@ -1,13 +1,13 @@
 """photo-digits: the embedded benchmark, handwritten digits on crops of photographs.
 
-One real handwritten digit (scikit-learn's ``load_digits``) lies at a random place on a crop
-of a real photograph (``load_sample_images``: ``china.jpg`` and ``flower.jpg``), beside a
-fragment of another digit. The class is the digit, and its box is known exactly. Nothing is
-downloaded: both sources come with scikit-learn.
+A real handwritten digit (scikit-learn's ``load_digits``) lies at a random place on a crop of a real
+photograph (``load_sample_images``: ``china.jpg`` and ``flower.jpg``), beside a fragment of another
+digit. The label is the digit, and its box is exact. Nothing is downloaded: both sources come with
+scikit-learn.
 
-Training and evaluation share neither handwriting nor ground: the digits are split in two by
-class, and each photograph by a vertical line. Handwriting is scarce, so training varies its shape a
-little; evaluation takes it as it was written.
+Training and evaluation share neither handwriting nor background: the digits of every class, and
+each photograph, are split in two. Handwriting is scarce, so training slightly varies its shape;
+evaluation uses it unchanged.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from .samples import Sample
 
 __all__ = ["PhotoDigits"]
 
-Split = Literal["train", "val"]
+DigitsSplit = Literal["train", "val"]
 
 #: Side of a sample in pixels.
 IMAGE_SIZE = 112
-#: Side of a digit in pixels, smallest and largest; its 8x8 original is enlarged to it.
+#: Smallest and largest side of a digit in pixels; the 8×8 original is enlarged to it.
 DIGIT_SIDE = (28, 40)
-#: Number of fragments of other digits, smallest and largest.
+#: Smallest and largest number of fragments of other digits.
 DISTRACTORS = (1, 1)
-#: Brightness that is left to the photographs, so that every digit can be lighter than its ground.
+#: Brightness of the photographs, so that every digit can be lighter than its background.
 GROUND_BRIGHTNESS = 0.4
-#: Difference of lightness between a digit and the ground below it, at least (0 to 1).
+#: Minimum difference in lightness between a digit and its background, 0 to 1.
 CONTRAST = 0.5
 #: Share of every digit class, and of every photograph's width, that is used for training.
 TRAIN_SHARE = 0.7
-#: Largest change of a training digit's shape: rotation and slant in radians, and stretch as a
-#: share.
+#: Largest change of a training digit's shape: rotation and slant in radians, stretch as a share.
 ROTATION, SLANT, STRETCH = 0.2, 0.2, 0.12
-#: A pixel belongs to a stroke where at least this much of its colour is the stroke's.
+#: Minimum share of the stroke's colour in a pixel that belongs to the stroke.
 INK = 0.25
 
 
@@ -54,8 +53,8 @@ class _Sources(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _sources(split: Split) -> _Sources:
-    """The handwriting and the photographs of one split; the other split has the rest."""
+def _sources(split: DigitsSplit) -> _Sources:
+    """The handwriting and the photographs of one split."""
     from sklearn.datasets import load_digits, load_sample_images
 
     digits = load_digits()
@@ -75,18 +74,20 @@ def _sources(split: Split) -> _Sources:
 
 
 class PhotoDigits:
-    """Handwritten digits on photographs, with exact boxes; sample ``i`` is a pure function.
+    """Handwritten digits on photographs, with exact boxes.
+
+    Every item is a :class:`Sample`: a (112, 112, 3) uint8 RGB image, a label from 0 to 9, and one
+    box. It depends only on ``(split, seed, i, difficulty)``, so it is the same on every machine.
 
     Args:
         split: ``"train"`` or ``"val"``.
-        size: the number of samples, at least 1.
-        seed: chooses another series of samples of the same kind; at least 0.
-        difficulty: 0 to 1, for a training curriculum: the ground and the fragments fade in
-            from black. Evaluation is always at 1.
+        size: number of samples, at least 1.
+        seed: selects a series of samples; at least 0.
+        difficulty: 0 to 1, for a training curriculum; below 1 the background and the fragments are
+            darker. Evaluation always uses 1.
 
-    Every item is a :class:`Sample`: a (112, 112, 3) uint8 RGB image, the label 0 to 9, and
-    one box. It depends on ``(split, seed, i, difficulty)`` alone, so any worker on any
-    machine makes the same image.
+    Raises:
+        ValueError: if an argument is out of range.
 
     >>> sample = PhotoDigits("val", size=4)[3]
     >>> sample.image.shape, sample.boxes.shape, sample.image_id
@@ -97,7 +98,7 @@ class PhotoDigits:
     classes = [str(digit) for digit in range(10)]
 
     def __init__(
-        self, split: Split = "val", size: int = 500, seed: int = 0, difficulty: float = 1.0
+        self, split: DigitsSplit = "val", size: int = 500, seed: int = 0, difficulty: float = 1.0
     ) -> None:
         if split not in ("train", "val"):
             raise ValueError(f"split must be 'train' or 'val', got {split!r}")
@@ -105,7 +106,7 @@ class PhotoDigits:
         SEEDS.require("seed", seed)
         if not 0 <= difficulty <= 1:
             raise ValueError(f"difficulty must lie in [0, 1], got {difficulty}")
-        self.split: Split = split
+        self.split: DigitsSplit = split
         self.size = size
         self.seed = seed
         self.difficulty = difficulty
@@ -122,7 +123,7 @@ class PhotoDigits:
         return Sample(image, label, np.array([box], dtype=np.float32), image_id)
 
     def fingerprint(self) -> str:
-        """Hex digest of the data: changes with anything that changes a pixel or a label."""
+        """Hex digest of the arguments and of the first samples."""
         digest = hashlib.sha256(f"{self.split} {self.seed} {self.size} {self.difficulty}".encode())
         for i in range(min(self.size, 4)):
             sample = self[i]
@@ -133,7 +134,7 @@ class PhotoDigits:
 def _draw(
     sources: _Sources, rng: np.random.Generator, difficulty: float
 ) -> tuple[NDArray[np.uint8], int, tuple[int, int, int, int]]:
-    """One sample: ground, fragments, and the digit on top; returns image, label and box."""
+    """Draw background, fragments and the digit; returns image, label and box."""
     canvas = _ground(sources.photographs, rng) * np.float32(GROUND_BRIGHTNESS * difficulty)
     chosen = int(rng.integers(len(sources.glyphs)))
     stroke = _enlarge(sources.glyphs[chosen], int(rng.integers(*DIGIT_SIDE, endpoint=True)))
@@ -153,7 +154,7 @@ def _draw(
 
 
 def _ground(photographs: list[NDArray[np.uint8]], rng: np.random.Generator) -> NDArray[np.float32]:
-    """A random square of a random photograph, at one to two times its own scale."""
+    """A random square of a random photograph, reduced by a factor of 1 to 2."""
     photograph = photographs[int(rng.integers(len(photographs)))]
     side = int(rng.integers(IMAGE_SIZE, min(2 * IMAGE_SIZE, *photograph.shape[:2]), endpoint=True))
     top = int(rng.integers(photograph.shape[0] - side, endpoint=True))
@@ -171,7 +172,7 @@ def _enlarge(glyph: NDArray[np.float32], side: int) -> NDArray[np.float32]:
 
 
 def _reshape(stroke: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Rotate, slant and stretch a little about the centre, on a canvas with room for it."""
+    """Rotate, slant and stretch a stroke slightly about its centre, on a larger canvas."""
     angle, slant = rng.uniform(-ROTATION, ROTATION), rng.uniform(-SLANT, SLANT)
     stretch = 1 + rng.uniform(-STRETCH, STRETCH, size=2)
     cos, sin = np.cos(angle), np.sin(angle)
@@ -186,13 +187,13 @@ def _reshape(stroke: NDArray[np.float32], rng: np.random.Generator) -> NDArray[n
 
 
 def _trim(stroke: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The smallest rectangle that holds all ink, so that its outline is the box."""
+    """Crop to the smallest rectangle that contains all ink; its outline is the box."""
     rows, columns = np.nonzero(stroke >= INK)
     return stroke[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
 
 
 def _fragment(glyph: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """A 3x3 piece of another digit, at a digit's scale: strokes that are no digit."""
+    """A 3×3 piece of another digit, enlarged like a digit."""
     row, column = rng.integers(0, 5, size=2, endpoint=True)
     side = int(rng.integers(*DIGIT_SIDE, endpoint=True)) * 3 // 8
     return _enlarge(glyph[row : row + 3, column : column + 3], side)
@@ -218,7 +219,7 @@ def _paint(
     place: tuple[int, int],
     rng: np.random.Generator,
 ) -> None:
-    """Lay a stroke over the canvas in a random colour that contrasts with the ground below."""
+    """Draw a stroke on the canvas in a random colour that contrasts with the background."""
     height, width = stroke.shape
     ground = canvas[place[0] : place[0] + height, place[1] : place[1] + width]
     lightness = rng.uniform(min(float(ground.mean()) + CONTRAST, 1), 1)

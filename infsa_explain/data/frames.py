@@ -1,8 +1,7 @@
-"""Boxes in the frame of the upright image, from the frame in which they were annotated.
+"""Boxes: conversion from the frame of the annotation to the upright image, and their flaws.
 
-An annotation states the size of the image it was made on, or not; an image is stored as it is,
-or to be turned by its EXIF orientation. One rule, in :func:`upright_boxes`, brings both together;
-another, in :func:`flaw`, says which boxes are of no use.
+An annotation may state the size of the image it was made for, and an image may have an EXIF
+orientation. :func:`upright_boxes` combines both. :func:`flaw` finds boxes that cannot be used.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ Box = tuple[float, float, float, float]
 #: Width and height in pixels.
 Size = tuple[int, int]
 
-#: Two sizes whose aspect ratios differ by less than this count as one image at two scales.
+#: Sizes whose aspect ratios differ by less than this share belong to one image at two scales.
 ASPECT = 0.01
 
-#: EXIF orientation → whether axes are swapped, then x mirrored, then y mirrored, to turn upright.
+#: EXIF orientation → steps to turn an image upright: swap axes, then mirror x, then mirror y.
 TURNS = {
     1: (False, False, False),
     2: (False, True, False),
@@ -38,12 +37,11 @@ TURNS = {
 
 
 def flaw(box: Sequence[float], size: Size | None = None) -> str | None:
-    """The first reason why a box cannot be used, or None for a sound box.
+    """The reason why a box cannot be used, or None if it can.
 
     Args:
         box: x0, y0, x1, y1.
-        size: width and height of its frame, where it is known. A box that lies partly within is
-            sound.
+        size: width and height of its frame, if known. A box that lies partly inside is usable.
 
     >>> flaw((5, 5, 3, 9)), flaw((5, 5, 5, 9)), flaw((8, 8, 9, 9), size=(8, 8)), flaw((0, 0, 9, 9))
     ('reversed', 'without area', 'outside the image', None)
@@ -63,28 +61,28 @@ def flaw(box: Sequence[float], size: Size | None = None) -> str | None:
 def upright_boxes(
     boxes: ArrayLike, stated: Size | None, shown: Size, orientation: int = 1
 ) -> NDArray[np.float64]:
-    """Boxes in the frame of the upright image.
+    """Convert boxes to the frame of the upright image.
 
-    They are in the frame of the size that their annotation states:
+    The size that the annotation states determines the frame of the boxes:
 
-    1. no stated size, or the size shown: in the frame of the upright image.
-    2. the size stored, before the EXIF orientation turned it: they are turned with it.
-    3. another size with one of these aspect ratios, to 1%: they are scaled as well.
-    4. any other size: they are of another image, and refused.
+    1. No size, or the size of the upright image: the boxes are unchanged.
+    2. The size of the stored image, before the EXIF orientation: the boxes are turned like it.
+    3. A size with the aspect ratio of one of these, up to 1%: the boxes are scaled as well.
+    4. Any other size: the annotation belongs to another image, and is refused.
 
-    Where a half turn or a mirror leaves the size as it is, the first holds.
+    If the orientation keeps the size (a half turn or a mirror), rule 1 applies.
 
     Args:
         boxes: (K, 4) in the frame of the annotation.
         stated: width and height that the annotation states.
         shown: width and height of the upright image.
-        orientation: EXIF orientation that turned it upright, 1 to 8.
+        orientation: EXIF orientation of the stored image, 1 to 8.
 
     Returns:
-        (K, 4) in pixel edges of the upright image; not cut at its border.
+        (K, 4) in pixel edges of the upright image; not clipped at its border.
 
     Raises:
-        ImageError: the stated size is of another image.
+        ImageError: if the stated size is that of another image.
 
     >>> upright_boxes([[0, 0, 30, 10]], (40, 20), (20, 40), orientation=6).tolist()
     [[10.0, 0.0, 20.0, 30.0]]

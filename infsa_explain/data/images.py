@@ -1,4 +1,4 @@
-"""Images in files with their annotations: the base of all data sets on disk."""
+"""Image files with annotations: the base class of all data sets on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .annotations import Annotation
-from .decode import ImageError, read_picture
+from .decode import ImageError, decode_image
 from .frames import Box, Size, flaw, upright_boxes
 from .labels import LabelMap
 from .samples import Sample, readable
@@ -22,16 +22,16 @@ __all__ = ["Entry", "FileImages"]
 
 
 class Entry(NamedTuple):
-    """An image that is not decoded yet.
+    """An image file with its annotation; the image is not decoded.
 
     Attributes:
         path: of the file, relative to the data set's root.
-        label: class index, or None where it is not known.
-        boxes: those of use, in the frame of ``size``.
-        box_labels: class index of every box, -1 where it is not known.
+        label: class index, or None if unknown.
+        boxes: the usable boxes, in the frame of ``size``.
+        box_labels: class index of every box, -1 if unknown.
         size: width and height that the annotation states, or None.
-        dropped: the flaws of the boxes left out.
-        faults: sentences on what of its annotation was malformed.
+        dropped: reasons of the boxes that were left out.
+        faults: sentences about malformed parts of the annotation.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, label: int | None, annotation: Annotation, labels: LabelMap) -> Entry:
-        """Split the boxes of an annotation into usable ones and others."""
+        """The entry of an annotation; boxes that cannot be used are left out and counted."""
         boxes, box_labels, dropped = [], [], ["malformed"] * len(annotation.faults)
         for name, box, crowd in annotation.objects:
             if box is None:
@@ -52,9 +52,9 @@ class Entry(NamedTuple):
             if reason := "crowd" if crowd else flaw(box, annotation.size):
                 dropped.append(reason)
                 continue
-            found = labels.find(name)
+            box_label = labels.find(name)
             boxes.append(box)
-            box_labels.append(-1 if found is None else found)
+            box_labels.append(-1 if box_label is None else box_label)
         return cls(
             path,
             label,
@@ -67,22 +67,21 @@ class Entry(NamedTuple):
 
 
 class FileImages:
-    """Images in files; each is decoded on access.
+    """Image files with annotations; each image is decoded on access.
 
-    What was malformed in their annotations is left out; a warning says how much, and gives one
-    case.
+    Malformed annotations are left out, with one warning that counts them and quotes the first.
 
     Attributes:
         root: the folder that paths are relative to.
         name: of the data set.
-        classes: class names by label; empty where images have no classes.
-        wnids: WordNet ids by label where they are known, otherwise empty.
-        labelled_by: what gave the labels of a model, such as ``"label map FILE"``; None where they
+        classes: class names by label; empty if images have no classes.
+        wnids: WordNet ids by label if they are known, otherwise empty.
+        labelled_by: source of labels that are a model's, such as ``"label map FILE"``; None if they
             are the data set's own.
         numbered: whether a table gives the labels as numbers, without names.
-        labels: label of every image, or None, without decoding any.
-        box_counts: number of boxes of every image, without decoding any.
-        dropped: for every image the flaws of its boxes that were left out.
+        labels: label of every image, or None; available without decoding.
+        box_counts: number of boxes of every image; available without decoding.
+        dropped: for every image the reasons of the boxes that were left out.
     """
 
     def __init__(
@@ -112,12 +111,11 @@ class FileImages:
 
     @property
     def dropped_boxes(self) -> dict[str, int]:
-        """Number of boxes left out, by reason.
+        """Number of boxes that were left out, by reason.
 
-        ``crowd`` (COCO's), ``malformed``, ``not finite``, ``reversed``, ``without area``,
-        ``outside the image``.
-        A box outside an image whose annotation states no size is counted from the time the image
-        is decoded.
+        The reasons are ``crowd`` (COCO's), ``malformed``, ``not finite``, ``reversed``,
+        ``without area`` and ``outside the image``. If an annotation states no size, boxes outside
+        the image are counted only once the image is decoded.
         """
         return dict(Counter(reason for reasons in self.dropped for reason in reasons))
 
@@ -125,15 +123,15 @@ class FileImages:
         return len(self._entries)
 
     def __getitem__(self, i: int) -> Sample:
-        """Decode an image; its boxes are clipped at its border.
+        """Decode an image; boxes are clipped at its border.
 
         Raises:
-            ImageError: it cannot be decoded, or is not of the size that its annotation states.
+            ImageError: if it cannot be decoded, or its size differs from the annotation's.
         """
         if not 0 <= i < len(self):
             raise IndexError(i)
         entry = self._entries[i]
-        pixels, orientation = read_picture(self.root / entry.path)
+        pixels, orientation = decode_image(self.root / entry.path)
         height, width = pixels.shape[:2]
         try:
             boxes = upright_boxes(entry.boxes, entry.size, (width, height), orientation)
@@ -153,7 +151,7 @@ class FileImages:
     def fingerprint(self) -> str:
         """Hex digest of paths, file sizes, labels, boxes and all other annotations.
 
-        Pixels are not read: an edit that keeps a file's size passes unnoticed. The order of the
+        Pixels are not read, so an edit that keeps a file's size is not noticed. The order of the
         images does not matter.
         """
         digest = hashlib.sha256()
@@ -161,7 +159,7 @@ class FileImages:
             try:
                 size = (self.root / entry.path).stat().st_size
             except OSError:
-                size = None  # an image that is missing
+                size = None  # the file is missing
             boxes = [[float(edge) for edge in box] for box in entry.boxes]
             row = [entry.path.as_posix(), size, entry.label, boxes, entry.box_labels, entry.size]
             digest.update(json.dumps(row).encode())

@@ -25,31 +25,32 @@ EXTENSIONS = (
     ".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm",
     ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
-#: Folders that operating systems create, in lower case; hidden folders are skipped, too.
+#: Folders that operating systems create, in lower case; they and hidden folders are skipped.
 SYSTEM_FOLDERS = (
     "$recycle.bin", "#recycle", "#snapshot", "@__thumb", "@eadir", "@recycle", "__macosx",
     "lost+found", "system volume information",
 )  # fmt: skip
-#: VOC's folders of masks, in lower case.
+#: Pascal VOC's folders of masks, in lower case.
 MASKS = ("segmentationclass", "segmentationobject")
-#: Folders of photographs that are not a class, in lower case.
+#: Names of folders of images that are not classes, in lower case.
 PHOTOGRAPHS = ("images", "jpegimages")
-#: Folders of annotations beside them, in lower case.
+#: Names of folders of annotations beside these, in lower case.
 SIDECARS = (
     "annotations", *MASKS, "ground_truth", "groundtruth", "gt", "imagesets", "labels", "mask",
     "masks", "segmentations", "trimaps",
 )  # fmt: skip
-#: Folders of images whose annotations lie beside them, in lower case.
+#: Folders of images whose annotations may lie beside them, in lower case.
 IMAGE_FOLDERS = ("images", "jpegimages", "test", "train", "val")
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Sorted names of the folders in a folder, links to folders included.
+    """Sorted names of the folders in a folder, with links to folders.
 
-    Left out are those that systems make, annotations, masks, and links that lead back up.
+    Folders of the operating system, of annotations and of masks are left out, and so are links to a
+    folder above.
 
     Raises:
-        ValueError: the folder may not be read.
+        ValueError: if the folder cannot be read.
     """
     above = _folder_and_above(folder)
     try:
@@ -77,12 +78,17 @@ def image_folders(folder: Path) -> list[str]:
 
 
 def find_files(folder: Path, endings: tuple[str, ...], *, deep: bool = True) -> list[Path]:
-    """Files below a folder with certain name endings, sorted by path; hidden ones are skipped.
+    """Files below a folder with certain name endings, sorted by path; hidden files are skipped.
 
-    Links to folders are followed, but each folder is visited once, and none that lies above.
+    Links to folders are followed. Each folder is visited once, and no folder above is visited.
+
+    Args:
+        folder: where to search.
+        endings: of the file names, in lower case.
+        deep: search subfolders as well.
 
     Raises:
-        ValueError: a folder may not be read, so that files would be missed.
+        ValueError: if a folder cannot be read, since files would be missing.
     """
     return sorted(_files(folder, endings, deep=deep), key=lambda path: path.as_posix())
 
@@ -104,7 +110,7 @@ def _files(folder: Path, endings: tuple[str, ...], *, deep: bool = True) -> Iter
 
 
 def _folder_and_above(folder: Path) -> set[tuple[int, int]]:
-    """Identities of a folder and all folders above it, along its path and along its link."""
+    """Identities of a folder and all folders above it, by its path and by its real path."""
     paths = (Path(os.path.abspath(folder)), Path(os.path.realpath(folder)))
     return {_identity(place) for path in paths for place in (path, *path.parents)}
 
@@ -118,9 +124,10 @@ def _identity(path: str | Path) -> tuple[int, int]:
 
 
 def annotation_folder(root: Path) -> Path | None:
-    """The ``Annotations`` folder of images: inside, beside, or where ImageNet has it.
+    """Find the ``Annotations`` folder of a folder of images: inside it, beside it, or mirrored.
 
-    ImageNet's is laid out as its images: ``Annotations/CLS-LOC/val`` for ``Data/CLS-LOC/val``.
+    ImageNet mirrors the layout of its images: ``Annotations/CLS-LOC/val`` belongs to
+    ``Data/CLS-LOC/val``.
     """
     whole = Path(os.path.abspath(root))
     places = [whole]
@@ -138,13 +145,20 @@ def annotation_folder(root: Path) -> Path | None:
 
 
 def match_annotations(images: Sequence[Path], folder: Path | None) -> dict[Path, Path]:
-    """The XML file of each image that has one: beside it, or in an annotation folder.
+    """Find the XML file of each image: beside the image, or in an annotation folder.
 
-    In the folder it may lie at any depth. Where several images share a name, the folders above
-    an annotation must be named like those above the image.
+    In the annotation folder it may lie at any depth. If several images have the same name, the
+    folders of an annotation must be named like those of its image.
+
+    Args:
+        images: image files.
+        folder: the annotation folder, if there is one.
+
+    Returns:
+        Image → XML file, for the images that have one.
 
     Raises:
-        ValueError: two annotations fit an image alike.
+        ValueError: if two annotations fit an image equally well.
     """
     beside = {
         path
@@ -168,7 +182,7 @@ def match_annotations(images: Sequence[Path], folder: Path | None) -> dict[Path,
         if len(fits) > 1:
             raise ValueError(
                 f"annotations {str(fits[0])!r} and {str(fits[1])!r} both fit {image.name!r}; "
-                "lay them out in folders named like those of the images"
+                "put them into folders with the names of the images' folders"
             )
         matches[image] = fits[0]
     return matches

@@ -1,4 +1,4 @@
-"""Images listed by one file, with labels and boxes: COCO's JSON, or a table."""
+"""Data sets listed in one file with labels and boxes: COCO's JSON, or a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CocoImages", "TableImages"]
 
 
 class _ListedImages(FileImages):
-    """Images of a listing, in its order; a missing one raises an error on access."""
+    """Images of a listing, in its order; a missing image raises an error on access."""
 
     def __init__(
         self,
@@ -24,18 +24,18 @@ class _ListedImages(FileImages):
         folders: Callable[[Path], Iterator[Path]],
     ) -> None:
         if not os.path.isfile(file):
-            raise ValueError(f"{str(file)!r} is no file; check the path")
+            raise ValueError(f"{str(file)!r} is not a file; check the path")
         annotations, labels, faults = read(
             file, None if label_map is None else open_label_map(label_map)
         )
         if not annotations:
             raise ValueError(f"{str(file)!r} lists no images")
-        tried = list(folders(file))
-        root = next((f for f in tried if any(os.path.isfile(f / p) for p in annotations)), None)
+        places = list(folders(file))
+        root = next((f for f in places if any(os.path.isfile(f / p) for p in annotations)), None)
         if root is None:
             raise ValueError(
-                f"not one image of {str(file)!r}, such as {next(iter(annotations))!r}, lies in "
-                + ", ".join(map(repr, map(str, tried)))
+                f"no image of {str(file)!r}, such as {next(iter(annotations))!r}, lies in "
+                + ", ".join(map(repr, map(str, places)))
             )
         entries = [
             Entry.of(
@@ -46,25 +46,25 @@ class _ListedImages(FileImages):
             )
             for path, annotation in annotations.items()
         ]
-        given = None if label_map is None else f"label map {str(label_map)!r}"
-        super().__init__(root, file.stem, labels, entries, labelled_by=given, faults=faults)
+        source = None if label_map is None else f"label map {str(label_map)!r}"
+        super().__init__(root, file.stem, labels, entries, labelled_by=source, faults=faults)
 
 
 class CocoImages(_ListedImages):
     """COCO's images, with the boxes of an ``instances_*.json``.
 
-    The images lie beside the file, or in a folder beside it or beside its folder: for
-    ``annotations/instances_val2017.json`` in ``val2017``, ``images/val2017`` or ``images``. Classes
-    are the categories in the order of their ids. An image has the label that all its objects
-    have, or None where they differ. Boxes of crowds are left out and counted.
+    For ``annotations/instances_val2017.json`` the images are in ``val2017``, ``images/val2017`` or
+    ``images``, beside the file or beside its folder, or directly beside the file. Classes are the
+    categories in the order of their ids. The label of an image is the class that all its objects
+    share, or None. Boxes of crowds are left out and counted.
 
     Args:
         file: the JSON file.
-        label_map: ``"imagenet-1k"`` or a file that :func:`open_label_map` reads, by the names of
-            categories; those that are not in it have box label -1.
+        label_map: ``"imagenet-1k"`` or a file that :func:`open_label_map` reads, with the names of
+            the categories; categories that are not listed have box label -1.
 
     Raises:
-        ValueError: the file is missing or malformed, none of its images is found, or none of its
+        ValueError: if the file is missing or malformed, none of its images is found, or none of its
             categories is in the label map.
 
     See :class:`FileImages` for the attributes.
@@ -80,12 +80,11 @@ class CocoImages(_ListedImages):
 
 
 class TableImages(_ListedImages):
-    """Images listed by a CSV file of path, label, x0, y0, x1, y1; one row for each box.
+    """Images listed in a CSV file of path, label, x0, y0, x1, y1; one row for each box.
 
-    The header row is required; boxes are half-open pixel edges of the upright image. Labels are
-    whole numbers, or names that are numbered in natural order. Blank fields are a label or a
-    box that is not known. An image has the label that all its rows have, or None where they
-    differ.
+    The header row is required. Boxes are half-open pixel edges of the upright image. Labels are
+    whole numbers, or names, which are numbered in :func:`natural_order`. A blank field means that
+    the label or box is unknown. The label of an image is the one that all its rows share, or None.
 
     Args:
         file: the CSV file; paths in it are relative to its folder.
@@ -93,7 +92,7 @@ class TableImages(_ListedImages):
             must be in it.
 
     Raises:
-        ValueError: the file is missing or malformed, none of its images is found, or a label is
+        ValueError: if the file is missing or malformed, none of its images is found, or a label is
             not in the label map.
 
     See :class:`FileImages` for the attributes.

@@ -1,4 +1,4 @@
-"""Data sets by name or path."""
+"""Opening data sets by name or path."""
 
 from __future__ import annotations
 
@@ -29,22 +29,27 @@ def open_data(
         name_or_path: ``"photo-digits"``, the embedded benchmark; a folder that
             :class:`ImageFolder` reads; a ``.json`` that :class:`CocoImages` reads; or a ``.csv``
             that :class:`TableImages` reads.
-        split: ``"val"``, ``"train"`` or ``"test"``, which photo-digits is without; without effect
-            where there are no splits.
-        size: number of samples: as many as photo-digits is to make (500 by default), or the
-            limit of a subset of other data (all by default).
-        seed: the series of photo-digits, or the choice of the subset.
-        label_map: ``"imagenet-1k"`` or a file that :func:`open_label_map` reads: labels as
-            a model numbers them, where the data set's own differ.
+        split: ``"val"``, ``"train"`` or ``"test"``; photo-digits has no ``"test"``. Ignored if the
+            data has no splits.
+        size: number of samples. photo-digits generates this many (500 by default); other data is
+            limited to a random subset of this size (all images by default).
+        seed: selects the series of photo-digits, or the random subset.
+        label_map: ``"imagenet-1k"`` or a file that :func:`open_label_map` reads. It gives the
+            labels of a model, if they differ from those of the data set.
+
+    Returns:
+        The data set.
 
     Raises:
-        ValueError: there is no such data, ``size`` is below 1, or as the classes above.
+        ValueError: if there is no such data, ``size`` is below 1, or as the classes above.
     """
     if size is not None and size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
     if name_or_path == PhotoDigits.name:
         if label_map is not None:
-            raise ValueError(f"a label map is not for {PhotoDigits.name!r}, whose labels are fixed")
+            raise ValueError(
+                f"label_map must be left out for {PhotoDigits.name!r}, whose labels are fixed"
+            )
         if split == "test":
             raise ValueError(f"split must be 'train' or 'val' for {PhotoDigits.name!r}, got 'test'")
         return PhotoDigits(split, 500 if size is None else size, seed)
@@ -52,7 +57,7 @@ def open_data(
     if not os.path.exists(path):
         raise ValueError(
             f"data {str(name_or_path)!r} is neither {PhotoDigits.name!r} nor an existing folder "
-            "of images (Tiny-ImageNet's layout, class folders, or just images), COCO .json or .csv"
+            "of images (Tiny-ImageNet's layout, class folders, or only images), COCO .json or .csv"
         )
     data: ImageData
     if path.is_file() and path.suffix.lower() == ".json":

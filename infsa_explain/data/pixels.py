@@ -1,4 +1,4 @@
-"""Any image as RGB pixels: a file, a Pillow image, an array or a tensor."""
+"""Conversion of images to RGB pixels: from files, Pillow images, arrays and tensors."""
 
 from __future__ import annotations
 
@@ -34,35 +34,34 @@ AnyImage: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any] | Ten
 #: Left, top, right and bottom of a rectangle, in pixel edges of an image.
 Region: TypeAlias = tuple[float, float, float, float]
 
-#: Float images may leave [0, 1] by this much: about one grey level, for 16-bit floats.
+#: Tolerance of the range [0, 1] of float images: about one grey level, for 16-bit floats.
 SLACK = 5e-3
-#: Grey, RGB, and RGB with an alpha channel.
+#: Numbers of channels: grey, RGB, and RGB with an alpha channel.
 CHANNELS = (1, 3, 4)
 
 
 def to_pixels(
     image: AnyImage, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> NDArray[np.uint8]:
-    """Any image as RGB pixels; it is not changed.
+    """Convert an image to RGB pixels; the image is not changed.
 
     Args:
         image: the path of an image file, a Pillow image of any mode, an array or a tensor on any
-            device. Files and Pillow images are turned upright as their EXIF orientation says.
-            Arrays and tensors are (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; where
-            the shape fits both, channels are last in an array and first in a tensor. They are
-            uint8, or float in [0, 1], or float with whole numbers up to 255. What is transparent
-            is laid over white.
-        mean: with ``std``, undoes the normalisation of a float image, one value a channel.
-        std: see ``mean``.
+            device. Files and Pillow images are turned upright by their EXIF orientation. Arrays and
+            tensors are (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels. If the shape is
+            ambiguous, channels are last in an array and first in a tensor. Values are uint8, float
+            in [0, 1], or float with whole numbers up to 255. Transparent pixels are blended with
+            white.
+        mean, std: undo the normalisation of a float image, one value per channel.
 
     Returns:
         (H, W, 3) uint8, contiguous.
 
     Raises:
-        ValueError: for another shape or type, or a float image whose values are neither in [0, 1]
-            nor whole numbers up to 255: one that is normalised needs ``mean`` and ``std``, which
-            cannot be told from its values. :class:`~infsa_explain.data.ImageError`, a ValueError,
-            for a file that cannot be read.
+        ValueError: if the shape or type is another, or the values of a float image are neither in
+            [0, 1] nor whole numbers up to 255. A normalised image needs ``mean`` and ``std``, which
+            its values do not reveal. :class:`~infsa_explain.data.ImageError`, a ValueError, if a
+            file cannot be read.
 
     >>> to_pixels(np.full((1, 1, 3), 0.2)).tolist()
     [[[51, 51, 51]]]
@@ -76,7 +75,7 @@ def to_pixels(
     if isinstance(image, (str, os.PathLike)):
         array: NDArray[Any] = read_image(image)
     elif isinstance(image, Image.Image):
-        with suppress(Exception):  # damaged EXIF data: the pixels as they are stored
+        with suppress(Exception):  # with damaged EXIF data, keep the pixels as stored
             image = ImageOps.exif_transpose(image)
         array = to_rgb(image)
     else:
@@ -93,10 +92,10 @@ def to_pixels(
 
 
 def channels_last(image: AnyArray) -> NDArray[Any]:
-    """An array or tensor that holds one image, as an (H, W, C) array with 1, 3 or 4 channels.
+    """Convert one image to an (H, W, C) array with 1, 3 or 4 channels.
 
     Raises:
-        ValueError: for what is not one image.
+        ValueError: if the shape is not that of one image.
     """
     array = to_array(image)
     if array.ndim == 2 and array.size:
@@ -114,43 +113,43 @@ def channels_last(image: AnyArray) -> NDArray[Any]:
 
 
 def is_array(image: object) -> TypeGuard[NDArray[Any] | Tensor]:
-    """Whether this is an array or a tensor."""
+    """Whether an object is an array or a tensor."""
     return hasattr(image, "ndim") and hasattr(image, "dtype")
 
 
 def holds_colours(array: NDArray[Any]) -> bool:
     """Whether the values of a float array are colours: in [0, 1], or whole numbers up to 255."""
     low, high = array.min(), array.max()
-    if low >= -SLACK and high <= 1 + SLACK:  # NaN fails both
+    if low >= -SLACK and high <= 1 + SLACK:  # false for NaN
         return True
     return bool(low >= 0 and high <= 255 and (array == np.rint(array)).all())
 
 
 def separate(images: AnyImage | Iterable[AnyImage]) -> list[AnyImage]:
-    """The images of a batch or a sequence one by one; a single one alone.
+    """A list of the images in a batch, in a sequence, or of a single image.
 
     Raises:
-        ValueError: if there is none, or for what is no image and no sequence of them.
+        ValueError: if there is no image, or the object is neither an image nor a sequence.
     """
     if isinstance(images, (str, os.PathLike, Image.Image)):
         return [images]
-    found: list[AnyImage]
+    singles: list[AnyImage]
     if is_array(images):
-        found = list(images) if images.ndim == 4 else [images]
+        singles = list(images) if images.ndim == 4 else [images]
     elif isinstance(images, Iterable) and not isinstance(images, (bytes, Mapping)):
-        found = list(images)
+        singles = list(images)
     else:
         kind = type(images).__name__
         raise ValueError(f"images must be paths, Pillow images, arrays or tensors, got {kind}")
-    if not found:
+    if not singles:
         raise ValueError("images must hold at least one image, got none")
-    return found
+    return singles
 
 
 def _whole_levels(
     array: NDArray[np.float64], mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> NDArray[np.uint8]:
-    """A float image as uint8, denormalised before if there are ``mean`` and ``std``."""
+    """Convert a float image to uint8, after undoing its normalisation if ``mean`` is given."""
     if mean is not None:
         array = array * np.asarray(std, dtype=float) + np.asarray(mean, dtype=float)
     low, high = array.min(), array.max()
@@ -165,7 +164,7 @@ def _whole_levels(
 
 
 def to_array(value: AnyArray) -> NDArray[Any]:
-    """An array of a tensor on any device, with or without gradient, or of an array."""
+    """Convert a tensor on any device, with or without gradient, or an array to an array."""
     if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
         value = value.detach().cpu()
         value = (value.double() if value.is_floating_point() else value).numpy()

@@ -1,4 +1,4 @@
-"""What a data set yields."""
+"""The items of a data set, and the protocol that all data sets follow."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["ImageData", "Sample", "readable"]
 
 
 class Sample(NamedTuple):
-    """One image with what is known of it.
+    """One image with its annotation.
 
     Attributes:
         image: (H, W, 3) uint8 RGB.
-        label: class index, or None where it is not known.
+        label: class index, or None if unknown.
         boxes: (K, 4) float32, x0, y0, x1, y1 in pixel edges, half-open; (0, 4) without boxes.
-        image_id: names the image across runs and machines; seeds its random draws.
-        box_labels: (K,) int64, class index of what is in each box, -1 where it is not known;
-            None where every box is of the image's own class.
-        own: (K,) bool, which boxes are of the image's own class, for a sample whose labels were
-            taken away; None where the labels tell.
+        image_id: identifies the image across runs and machines; seeds its random draws.
+        box_labels: (K,) int64, class index of each box, -1 if unknown; None if all boxes have the
+            image's own class.
+        own: (K,) bool, which boxes have the image's own class, for a sample whose labels were
+            removed; None if the labels determine it.
     """
 
     image: NDArray[np.uint8]
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
     @property
     def is_own(self) -> NDArray[np.bool_]:
-        """Which boxes are of the image's own class, (K,); none where its label is not known."""
+        """Which boxes have the image's own class, (K,); none if its label is unknown."""
         if self.own is not None:
             return self.own
         if self.label is None or self.box_labels is None:
@@ -43,20 +43,21 @@ class Sample(NamedTuple):
 
     @property
     def own_boxes(self) -> NDArray[np.float32]:
-        """The boxes of the image's own class, (K', 4), as :attr:`is_own` tells them.
+        """The boxes of the image's own class, (K', 4); see :attr:`is_own`.
 
         >>> boxes = np.array([[0, 0, 2, 2], [1, 1, 3, 3]], dtype=np.float32)
         >>> image = np.zeros((4, 4, 3), dtype=np.uint8)
         >>> Sample(image, 5, boxes, "a", np.array([7, 5])).own_boxes.tolist()
         [[1.0, 1.0, 3.0, 3.0]]
         """
-        return self.boxes if (own := self.is_own).all() else self.boxes[own]
+        selected = self.is_own
+        return self.boxes if selected.all() else self.boxes[selected]
 
 
 def readable(path: PurePath | str) -> str:
-    """A path in POSIX form as text that can be encoded; bytes of it that are not are escaped.
+    """A path in POSIX form as valid Unicode; bytes that are not UTF-8 are escaped.
 
-    >>> readable(PurePath("a", "b\\udcff.png"))  # a name with the byte FF, as Python has it
+    >>> readable(PurePath("a", "b\\udcff.png"))  # Python's form of a name with the byte FF
     'a/b\\\\xff.png'
     """
     text = path if isinstance(path, str) else path.as_posix()
@@ -64,7 +65,7 @@ def readable(path: PurePath | str) -> str:
 
 
 class ImageData(Protocol):
-    """A data set of the toolkit: a sequence of samples with class names and a fingerprint."""
+    """A data set: a sequence of samples with class names and a fingerprint."""
 
     name: str
     classes: list[str]

@@ -1,4 +1,4 @@
-"""Some of the images of a data set."""
+"""Subsets of data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Subset", "known_labels", "limited"]
 
 
 class Subset:
-    """Some samples of a data set, by index; name, classes and image ids are the data set's."""
+    """The samples of a data set at some indices; name, classes and image ids are unchanged."""
 
     def __init__(self, data: ImageData, indices: Sequence[int]) -> None:
         self.name, self.classes = data.name, data.classes
@@ -32,18 +32,18 @@ class Subset:
 
     @property
     def box_counts(self) -> list[int] | None:
-        """Number of boxes of every sample, where the data set tells without decoding."""
+        """Number of boxes of every sample; None if decoding is needed to know it."""
         counts: list[int] | None = getattr(self.data, "box_counts", None)
         return None if counts is None else [counts[i] for i in self.indices]
 
     @property
     def dropped_boxes(self) -> dict[str, int]:
-        """Number of boxes left out of these samples, by reason, as :class:`FileImages` has it."""
+        """Number of boxes left out of these samples, by reason; see :class:`FileImages`."""
         return dict(Counter(reason for reasons in self.dropped for reason in reasons))
 
     @property
     def dropped(self) -> list[tuple[str, ...]]:
-        """For every sample the flaws of its boxes that were left out."""
+        """For every sample the reasons of the boxes that were left out."""
         dropped = getattr(self.data, "dropped", None)
         return [() if dropped is None else dropped[i] for i in self.indices]
 
@@ -62,15 +62,19 @@ class Subset:
 
 
 def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
-    """A random subset with as equal a share of every class as there is, in the data's order.
+    """A random subset with equal numbers of all classes, as far as possible, in the data's order.
 
     Args:
-        data: a data set; where its labels are known without decoding, nothing is decoded.
-        limit: number of samples, at least 1; from ``len(data)`` on, ``data`` itself returns.
-        seed: chooses the subset; with the same seed, smaller ones lie within larger ones.
+        data: a data set. Images are decoded only if the labels are not known otherwise.
+        limit: number of samples, at least 1. If it is not below ``len(data)``, ``data`` is
+            returned.
+        seed: chooses the subset. With the same seed, smaller subsets are part of larger ones.
+
+    Returns:
+        The subset.
 
     Raises:
-        ValueError: ``limit`` is below 1, or ``seed`` out of range.
+        ValueError: if ``limit`` is below 1, or ``seed`` is out of range.
 
     >>> from infsa_explain.data import PhotoDigits
     >>> data = PhotoDigits("val", size=5)
@@ -83,16 +87,16 @@ def limited(data: ImageData, limit: int, seed: int = 0) -> ImageData:
     if limit >= len(data):
         return data
     labels = _labels(data)
-    seen: Counter[int | None] = Counter()
-    rounds = []  # the first of every class, then the second of every class, ...
+    counts: Counter[int | None] = Counter()
+    rounds = []  # first one image of every class, then a second one, ...
     for place, i in enumerate(np.random.default_rng(seed).permutation(len(data)).tolist()):
-        rounds.append((seen[labels[i]], place, i))
-        seen[labels[i]] += 1
+        rounds.append((counts[labels[i]], place, i))
+        counts[labels[i]] += 1
     return Subset(data, sorted(i for _, _, i in sorted(rounds)[:limit]))
 
 
 def known_labels(data: ImageData) -> list[int | None] | None:
-    """Label of every sample, or None where they are not known without decoding images."""
+    """Label of every sample, or None if decoding is needed to know them."""
     if isinstance(data, Subset):
         labels = known_labels(data.data)
         return None if labels is None else [labels[i] for i in data.indices]
@@ -100,5 +104,5 @@ def known_labels(data: ImageData) -> list[int | None] | None:
 
 
 def _labels(data: ImageData) -> list[int | None]:
-    known = known_labels(data)
-    return [data[i].label for i in range(len(data))] if known is None else known
+    labels = known_labels(data)
+    return [data[i].label for i in range(len(data))] if labels is None else labels

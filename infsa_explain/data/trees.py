@@ -1,4 +1,4 @@
-"""Which folder of a tree is the data set, and which of its folders are splits and not classes."""
+"""Finding the data set in a tree of folders, and telling splits from classes."""
 
 from __future__ import annotations
 
@@ -22,47 +22,48 @@ __all__ = [
 
 Split = Literal["train", "val", "test"]
 
-#: Names of split folders in lower case: what stands before, the split, and what may follow.
+#: Names of split folders in lower case: a prefix, the split, and a suffix.
 SPLIT_NAME = re.compile(
-    r"(?P<before>(?:.*[_-])?)"
+    r"(?P<prefix>(?:.*[_-])?)"
     r"(?:(?P<train>train|training)|(?P<val>val|valid|validation)|(?P<test>test|testing))"
     r"(?:[ _-]?(?:set|data|images?|split|\d+))?"
 )
 
 
 def split_of(name: str) -> Split | None:
-    """The split that a folder is by its name, or None.
+    """The split that a folder name stands for, or None.
 
     >>> [split_of(name) for name in ("Training", "valid", "test_set", "train2017", "bullet_train")]
     ['train', 'val', 'test', 'train', None]
     """
-    before, split = _parsed(name)
-    return None if before else split
+    prefix, split = _parsed(name)
+    return None if prefix else split
 
 
 def splits_among(names: Iterable[str]) -> dict[Split, list[str]]:
-    """The split folders among folders: those that are called so, or alike but for a beginning.
+    """The split folders among folders, by name; names with the same prefix count if there are two.
 
     >>> splits_among(["seg_train", "seg_test", "seg_pred"])
     {'train': ['seg_train'], 'test': ['seg_test']}
     >>> splits_among(["bullet_train", "freight_train", "ship"])
     {}
     """
-    by_beginning: defaultdict[str, defaultdict[Split, list[str]]]
-    by_beginning = defaultdict(lambda: defaultdict(list))
+    by_prefix: defaultdict[str, defaultdict[Split, list[str]]]
+    by_prefix = defaultdict(lambda: defaultdict(list))
     for name in names:
-        before, split = _parsed(name)
+        prefix, split = _parsed(name)
         if split is not None:
-            by_beginning[before][split].append(name)
-    plain: dict[Split, list[str]] = by_beginning.pop("", defaultdict(list))
-    several = [splits for splits in by_beginning.values() if len(splits) > 1]
+            by_prefix[prefix][split].append(name)
+    plain: dict[Split, list[str]] = by_prefix.pop("", defaultdict(list))
+    several = [splits for splits in by_prefix.values() if len(splits) > 1]
     return dict(plain or (several[0] if len(several) == 1 else {}))
 
 
 def split_folders(folder: Path) -> dict[Split, list[str]]:
-    """Names of the split folders in a folder; empty where it has none.
+    """Names of the split folders in a folder; empty if it has none.
 
-    Beside a single split no other folder may hold images, for ``train`` may be a class.
+    A single split folder counts only if no other folder holds images, since ``train`` may be a
+    class.
     """
     splits = splits_among(subfolders(folder))
     if len(splits) == 1:
@@ -72,16 +73,21 @@ def split_folders(folder: Path) -> dict[Split, list[str]]:
 
 
 def split_folder(folder: Path, splits: dict[Split, list[str]], split: Split) -> Path:
-    """The folder of a split; where it holds nothing but a folder of its own name, that one.
+    """The folder of a split. If it holds only a folder of the same name, that one is returned.
+
+    Args:
+        folder: the folder above.
+        splits: from :func:`split_folders`.
+        split: which split.
 
     Raises:
-        ValueError: there is none, or there are several.
+        ValueError: if there is no such folder, or several.
     """
     names = splits.get(split, [])
     if not names:
-        had = sorted(name for names in splits.values() for name in names)
+        existing = sorted(name for names in splits.values() for name in names)
         raise ValueError(
-            f"folder {str(folder)!r} has no split {split!r}; it has {had}: choose one of them, or "
+            f"folder {str(folder)!r} has no split {split!r}; it has {existing}: choose one, or "
             "rename its folder"
         )
     if len(names) > 1:
@@ -91,8 +97,8 @@ def split_folder(folder: Path, splits: dict[Split, list[str]], split: Split) -> 
         )
     chosen = folder / names[0]
     inner = image_folders(chosen)
-    again = len(inner) == 1 and split_of(inner[0]) == split or inner == names
-    return chosen / inner[0] if again and not _loose(chosen) else chosen
+    repeated = len(inner) == 1 and split_of(inner[0]) == split or inner == names
+    return chosen / inner[0] if repeated and not _loose(chosen) else chosen
 
 
 def imagenet_folder(folder: Path) -> Path | None:
@@ -103,13 +109,13 @@ def imagenet_folder(folder: Path) -> Path | None:
 
 
 def data_folder(folder: Path, levels: int = 2) -> Path:
-    """The folder of the data set: this one, or the only one some levels below.
+    """The folder of the data set: this one, or the only one at most ``levels`` below.
 
-    A folder below is taken if it is of a known layout or has splits; or if it is the only one with
-    images, and has several folders of images itself.
+    A folder below is the data set if it has a known layout or splits, or if it is the only folder
+    with images and holds several folders of images.
 
     Raises:
-        ValueError: there are several; names them.
+        ValueError: if there are several; the error names them.
     """
     if levels == 0 or _is_layout(folder) or _loose(folder):
         return folder
@@ -133,25 +139,25 @@ def data_folder(folder: Path, levels: int = 2) -> Path:
 
 
 def _is_layout(folder: Path, *, classes: bool = False) -> bool:
-    """Whether a folder is of a known layout or has splits, ``classes`` with folders in them."""
-    known = (folder / "wnids.txt").is_file() or (folder / "JPEGImages").is_dir()
-    if known or imagenet_folder(folder) is not None:
+    """Whether a folder has a known layout or splits; with ``classes``, splits with folders."""
+    has_layout = (folder / "wnids.txt").is_file() or (folder / "JPEGImages").is_dir()
+    if has_layout or imagenet_folder(folder) is not None:
         return True
     names = [name for names in split_folders(folder).values() for name in names]
     return any(not classes or image_folders(folder / name) for name in names)
 
 
 def _loose(folder: Path) -> bool:
-    """Whether images lie in the folder itself."""
+    """Whether images lie directly in a folder."""
     return bool(find_files(folder, EXTENSIONS, deep=False))
 
 
 def _parsed(name: str) -> tuple[str, Split | None]:
-    """What stands before the split in a folder's name, and the split."""
-    found = SPLIT_NAME.fullmatch(name.casefold())
-    if found is None:
+    """The prefix and the split in a folder name."""
+    match = SPLIT_NAME.fullmatch(name.casefold())
+    if match is None:
         return "", None
-    return found["before"], next(split for split in get_args(Split) if found[split])
+    return match["prefix"], next(split for split in get_args(Split) if match[split])
 
 
 def _listed(names: Sequence[str]) -> str:

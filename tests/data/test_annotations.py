@@ -532,13 +532,11 @@ class TestCoco:
         assert data.fingerprint() != before
 
     def test_refuses_when_all_are_missing(self, tmp_path):
-        with pytest.raises(
-            ValueError, match=r"not one image of .*, such as 'a.png', lies in '.*/x',"
-        ):
+        with pytest.raises(ValueError, match=r"no image of .*, such as 'a.png', lies in '.*/x',"):
             CocoImages(coco(tmp_path / "x.json", [(1, "a.png", None)], []))
         with pytest.raises(ValueError, match="lists no images"):
             CocoImages(coco(tmp_path / "x.json", [], []))
-        with pytest.raises(ValueError, match="y.json' is no file"):
+        with pytest.raises(ValueError, match="y.json' is not a file"):
             CocoImages(tmp_path / "y.json")
 
     @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class TestReadImageRefuses:
 
     def test_text(self, tmp_path):
         (tmp_path / "a.png").write_text("hello")
-        self.check(tmp_path / "a.png", "no format that Pillow reads", "convert")
+        self.check(tmp_path / "a.png", "a format that Pillow cannot read", "convert")
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
     def test_pipe(self, tmp_path):

@@ -134,7 +134,7 @@ def test_decompression_bombs(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"<html>404 not found</html>", bytes(999)])
 def test_no_image(tmp_path, content):
     (tmp_path / "a.jpg").write_bytes(content)
-    words = "in no format that Pillow reads" if content else "is empty (0 bytes)"
+    words = "in a format that Pillow cannot read" if content else "is empty (0 bytes)"
     refused(tmp_path / "a.jpg", words)
 
 
@@ -157,7 +157,7 @@ def test_postscript_is_not_run(tmp_path, monkeypatch):
     (tmp_path / "a.jpg").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
     )
-    refused(tmp_path / "a.jpg", "in no format that Pillow reads safely")
+    refused(tmp_path / "a.jpg", "in a format that Pillow cannot read safely")
     assert not (tmp_path / "ran").exists()
 
 
