@@ -326,7 +326,7 @@ class TestTinyImageNet:
         save(tiny / "val/images/val_2.JPEG")
         with (tiny / "val/val_annotations.txt").open("a") as file:
             file.write("val_2.JPEG\n")
-        message = r"1 images are left out for want of a class, .* line 6: 1 fields, not 6"
+        message = r"1 images without a class are left out, .* line 6: 1 fields, not 6"
         with pytest.warns(UserWarning, match=message):
             data = ImageFolder(tiny)
         assert [sample.image_id for sample in data] == [

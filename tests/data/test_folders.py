@@ -107,7 +107,7 @@ class TestSplits:
     def test_are_never_classes(self, tmp_path, split):
         grow(tmp_path, f"cat/b.png dog/c.png {split}")
         name = split.split("/")[0]
-        with pytest.raises(ValueError, match=f"holds the split '{name}' beside 'cat'; give the"):
+        with pytest.raises(ValueError, match=f"holds the split '{name}' beside 'cat'; give a folder"):
             open_data(tmp_path)
 
     def test_but_a_train_among_vehicles(self, tmp_path):
@@ -161,9 +161,9 @@ class TestWhatIsNoClass:
         [
             ("images/a.png cat/a.png", "holds 'images' beside other folders of images, such as 'c"),
             ("a.png cat/b.png", "holds images beside class folders, such as 'a.png' and 'cat'"),
-            ("a/b/c/cat/1.png a/b/c/dog/2.png", "a' holds nothing but folders of folders; give"),
-            ("a/b/VOC/JPEGImages/a.png a/b/VOC/SegmentationClass/a.png", "a' is no class, for it"),
-            ("a/b/c/train/x/1.png a/b/c/test/x/1.png d/x/1.png", "a' is no class, for it holds"),
+            ("a/b/c/cat/1.png a/b/c/dog/2.png", "a' holds only folders of folders; give"),
+            ("a/b/VOC/JPEGImages/a.png a/b/VOC/SegmentationClass/a.png", "a' is not a class: it"),
+            ("a/b/c/train/x/1.png a/b/c/test/x/1.png d/x/1.png", "a' is not a class: it holds"),
             ("@eaDir/a.png", "holds no images"),
         ],
     )

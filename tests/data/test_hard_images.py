@@ -165,9 +165,9 @@ def test_what_is_no_file(tmp_path):
     (tmp_path / "folder.jpg").mkdir()
     refused(tmp_path / "folder.jpg", "is a folder")
     (tmp_path / "broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
-    refused(tmp_path / "broken.jpg", "is a link that leads to no file")
+    refused(tmp_path / "broken.jpg", "is a link to a file that does not exist")
     (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
-    refused(tmp_path / "loop.jpg", "is a link that leads to no file")
+    refused(tmp_path / "loop.jpg", "is a link to a file that does not exist")
     refused(tmp_path / ("long" * 100), "does not exist")
     refused(tmp_path / "nu\0l.jpg", "does not exist")
     refused(Path("/dev/null"), "not a regular file")
@@ -185,7 +185,7 @@ def test_links_and_folders_among_images(tmp_path):
     (tmp_path / "c.jpg").mkdir()
     data = ImageFolder(tmp_path)
     assert [data[i].image_id for i in (0, 2)] == ["a.png", "d.png"]
-    with pytest.raises(ImageError, match="leads to no file"):
+    with pytest.raises(ImageError, match="does not exist; repair"):
         data[1]
     assert len(data.fingerprint()) == 16
 

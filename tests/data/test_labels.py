@@ -181,5 +181,5 @@ class TestFolders:
         root = classes_below(tmp_path, "cat")
         with pytest.raises(ValueError, match="class_names and label_map both give labels"):
             ImageFolder(root, class_names=["cat"], label_map="imagenet-1k")
-        with pytest.raises(ValueError, match="not for 'photo-digits'"):
+        with pytest.raises(ValueError, match="must be left out for 'photo-digits'"):
             open_data("photo-digits", label_map="imagenet-1k")
