@@ -58,7 +58,7 @@ class Range(NamedTuple):
 
 
 def count(least: int = 1, most: int = MANY) -> Range:
-    """The range of whole numbers from ``least`` to ``most``.
+    """The range of whole numbers from ``least`` to ``most``, both included.
 
     >>> count().require("epochs", 0)
     Traceback (most recent call last):

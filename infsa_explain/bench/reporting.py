@@ -161,7 +161,12 @@ def bench_plot(rows: Sequence[BenchRow]) -> Any:
 
 
 def write_bench(folder: Path, rows: Sequence[BenchRow]) -> None:
-    """Write ``bench.md``, ``bench.png`` and ``bench.svg`` beside ``bench.csv``."""
+    """Write ``bench.md``, ``bench.png`` and ``bench.svg``.
+
+    Args:
+        folder: existing output folder, that of ``bench.csv``.
+        rows: all rows.
+    """
     tables = (bench_table(rows), paper_table(rows))
     write_text(folder / "bench.md", "\n".join(table.markdown() for table in tables))
     save_figure(bench_plot(rows), folder, "bench")

@@ -117,7 +117,13 @@ def plan(
     repeats: int = 5,
     budget: float = 120,
 ) -> list[Setting]:
-    """The settings that :func:`run_bench` measures, given the same arguments.
+    """The settings that :func:`run_bench` measures.
+
+    Args:
+        sizes, mechanisms, like, repeats, budget: as for :func:`run_bench`.
+
+    Returns:
+        Settings in the order of their sizes.
 
     Raises:
         ValueError: if a mechanism is unknown, or a size, ``repeats`` or ``budget`` is out of range.

@@ -121,7 +121,13 @@ def build(setting: Setting, layer: type[Attention] | None = None) -> nn.Module:
 
 
 def work(setting: Setting, model: Callable[[Tensor], Tensor], images: Tensor) -> None:
-    """Run inference on a batch (B, 3, H, W), or in training compute a loss and its gradients."""
+    """Run the work of a setting on one batch.
+
+    Args:
+        setting: whether to train, and the precision.
+        model: images to logits.
+        images: (B, 3, H, W).
+    """
     cast: Any = torch.autocast(images.device.type, torch.bfloat16, enabled=setting.amp)
     with cast, nullcontext() if setting.train else torch.inference_mode():
         logits = model(images)

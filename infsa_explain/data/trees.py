@@ -114,6 +114,10 @@ def data_folder(folder: Path, levels: int = 2) -> Path:
     A folder below is the data set if it has a known layout or splits, or if it is the only folder
     with images and holds several folders of images.
 
+    Args:
+        folder: where to search.
+        levels: maximum number of levels below.
+
     Raises:
         ValueError: if there are several; the error names them.
     """

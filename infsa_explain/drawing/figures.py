@@ -228,7 +228,7 @@ def draw(
     width: float = 2.1,
     **display: Unpack[Display],
 ) -> Drawing:
-    """Draw panels in rows, each with its own picture; all figures here use this function.
+    """Draw panels in rows; all figures use this function.
 
     Args:
         rows: panels from the top left; None leaves a place empty.
@@ -266,18 +266,22 @@ def draw(
             bar = places[j].inset_axes((1.03, 0.0, 0.05, 1.0))
             _bar(drawing, cast(Scale, row_scales[j]), label, display, cax=bar)
         if i < len(names):
-            first = places[with_map[0] if with_map else 0]
-            at = {"xycoords": "axes fraction", "rotation": 90, "ha": "right", "va": "center"}
-            first.annotate(names[i], (-0.03, 0.5), fontsize=9, **at)
-    common = next((s for row_scales in scales for s in row_scales if s), None)
+            _name_row(places[with_map[0] if with_map else 0], names[i])
+    common = [panel_scale for row_scales in scales for panel_scale in row_scales if panel_scale]
     if scale == "shared" and common:
         at = {"shrink": 0.8, "fraction": 0.05, "pad": 0.02, "aspect": 30}
-        _bar(drawing, common, label, display, ax=axes, **at)
+        _bar(drawing, common[0], label, display, ax=axes, **at)
     if title:
         drawing.suptitle(title, fontsize=10)
     if caption:
         drawing.supxlabel(caption, fontsize=8)
     return drawing
+
+
+def _name_row(first: Axes, name: str) -> None:
+    """Write the name of a row at the left of its first panel with a map."""
+    place = {"xycoords": "axes fraction", "rotation": 90, "ha": "right", "va": "center"}
+    first.annotate(name, (-0.03, 0.5), fontsize=9, **place)
 
 
 def _layout(
@@ -297,7 +301,12 @@ def _layout(
 
 
 def balanced(panels: Sequence[Panel], columns: int) -> list[list[Panel | None]]:
-    """Arrange panels in the fewest rows of at most ``columns`` panels, of about equal length."""
+    """Arrange panels in the fewest rows of at most ``columns`` panels, of about equal length.
+
+    Args:
+        panels: in reading order.
+        columns: maximum number of panels in a row.
+    """
     rows = math.ceil(len(panels) / columns)
     width = math.ceil(len(panels) / rows)
     return [list(panels[start : start + width]) for start in range(0, len(panels), width)]

@@ -79,7 +79,7 @@ def overlay(
 ) -> NDArray[np.uint8]:
     """Draw a patch map over its image, in the image's own size; the inputs are not changed.
 
-    All drawing options of the package are parameters here; galleries and figures pass them on.
+    All drawing options are parameters here; figures and galleries pass them on.
 
     Args:
         image: a path, a Pillow image, an array or a tensor, as
@@ -104,7 +104,6 @@ def overlay(
     Raises:
         ValueError: if a shape, type or range is not as above, or a value is not finite.
 
-    >>> import numpy as np
     >>> grey = np.full((2, 4, 3), 128, dtype=np.uint8)
     >>> drawn = overlay(grey, np.array([[0.0, 1.0]]))
     >>> drawn[0, 0].tolist(), drawn[1, 3].tolist()  # a tint of violet; yellow
@@ -137,6 +136,10 @@ def check_aspect(pixels: NDArray[np.uint8], scores: AnyArray) -> None:
 
     The model then saw the image cropped or squashed, and a map stretched over the whole image is in
     the wrong place. A difference of up to half a patch is rounding.
+
+    Args:
+        pixels: the image.
+        scores: the map; only its shape is used.
     """
     (height, width), (rows, columns) = pixels.shape[:2], np.shape(scores)
     surplus = max(width * rows / height - columns, height * columns / width - rows)
@@ -252,7 +255,11 @@ def scale_of(
     vmin: float | None = None,
     vmax: float | None = None,
 ) -> Scale:
-    """The colour scale of a map; arguments as for :func:`overlay`.
+    """The colour scale of a map.
+
+    Args:
+        values: scores, of any shape, without NaN.
+        percentile, vmin, vmax: as for :func:`overlay`.
 
     Raises:
         ValueError: if ``percentile`` is out of range or stands beside ``vmax``, an end is not

@@ -60,7 +60,14 @@ def check_picture(path: str | os.PathLike[str], mark: str, *, force: bool = Fals
 
 
 def save_picture(figure: Figure, path: str | os.PathLike[str], mark: str, *, dpi: int) -> None:
-    """Write a figure with its mark, atomically; an existing file is replaced."""
+    """Write a figure with its mark, atomically; an existing file is replaced.
+
+    Args:
+        figure: the picture.
+        path: the file; its suffix is the format.
+        mark: from :func:`mark_of`.
+        dpi: dots per inch.
+    """
     options = FORMATS[Path(path).suffix.lower()](mark)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, **options)

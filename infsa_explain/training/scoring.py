@@ -38,7 +38,15 @@ class Labelled(Dataset[tuple[Tensor, int, Tensor]]):
 
 
 def correct(model: nn.Module, data: ImageData) -> Tensor:
-    """Whether each image is classified correctly, (n,) float, 0 or 1; sets eval mode."""
+    """Whether each image is classified correctly.
+
+    Args:
+        model: a classifier; it is set to eval mode.
+        data: labelled images.
+
+    Returns:
+        (n,) float, 0 or 1.
+    """
     model.eval()
     device = next(model.parameters()).device
     transform = create_transform(**data_config(model), is_training=False)
@@ -50,9 +58,15 @@ def correct(model: nn.Module, data: ImageData) -> Tensor:
 
 
 def dead_head_share(model: nn.Module, data: ImageData, images: int = 32) -> float:
-    """Share of (layer, image, head) with zero output, over the first ``images`` images of ``data``.
+    """Share of (layer, image, head) with zero output.
 
-    Sets the model to eval mode.
+    Args:
+        model: a supported ViT; it is set to eval mode.
+        data: the images.
+        images: number of images, from the first.
+
+    Returns:
+        0 to 1.
     """
     model.eval()
     samples = Labelled(data, create_transform(**data_config(model), is_training=False))

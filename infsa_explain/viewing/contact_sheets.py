@@ -10,7 +10,7 @@ from torch import nn
 from ..data.samples import Sample
 from ..drawing.figures import ColourScale, Drawing, Panel, draw
 from ..drawing.heatmap import Display
-from .views import MapChoice, pop_choice, view
+from .views import MapChoice, View, pop_choice, view
 
 __all__ = ["SheetOptions", "contact_sheet"]
 
@@ -76,16 +76,22 @@ def contact_sheet(
                 seed=sample.image_id,
                 untrained_seed=untrained_seed,
             )
-            looks = seen.explain_all(methods, **choice)
             if not panels:
                 panels.append(Panel(seen.pixels, None, "" if rows else "image", seen.boxes))
-            for i, (method, look) in enumerate(zip(methods, looks, strict=True)):
-                lines = [] if rows else [f"{name}, {method}"]
-                lines.append("" if i else seen.prediction)
-                panels.append(Panel(seen.pixels, look.scores, "\n".join(lines), seen.boxes))
+            panels += _maps(seen, methods, choice, column_names="" if rows else f"{name}, ")
         rows.append(panels)
     caption = _choice_text(choice)
     return draw(rows, scale=scale, caption=caption, **cast(Display, display))
+
+
+def _maps(seen: View, methods: Sequence[str], choice: MapChoice, column_names: str) -> list[Panel]:
+    """A panel for each method; the first has the prediction in its title."""
+    panels = []
+    for i, look in enumerate(seen.explain_all(methods, **choice)):
+        lines = [column_names + methods[i]] if column_names else []
+        lines.append("" if i else seen.prediction)
+        panels.append(Panel(seen.pixels, look.scores, "\n".join(lines), seen.boxes))
+    return panels
 
 
 def _choice_text(choice: MapChoice) -> str:

@@ -245,7 +245,12 @@ class Inspector:
 
 
 def static(seen: View, look: Look) -> Drawing:
-    """The figure that replaces the widget where widgets are not available."""
+    """The figure that replaces the widget where widgets are not available.
+
+    Args:
+        seen: the image.
+        look: the map.
+    """
     return figure(
         seen.pixels,
         look.scores,

