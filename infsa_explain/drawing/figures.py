@@ -280,7 +280,12 @@ def draw(
 
 def _name_row(first: Axes, name: str) -> None:
     """Write the name of a row at the left of its first panel with a map."""
-    place = {"xycoords": "axes fraction", "rotation": 90, "ha": "right", "va": "center"}
+    place: dict[str, Any] = {
+        "xycoords": "axes fraction",
+        "rotation": 90,
+        "ha": "right",
+        "va": "center",
+    }
     first.annotate(name, (-0.03, 0.5), fontsize=9, **place)
 
 

@@ -140,10 +140,12 @@ def explain(
 
     Args:
         model: a supported ViT, in any mode; it is left as found.
-        images: what is preprocessed already, float with the channels first: (B, 3, H, W), or
-            (3, H, W) for one image, normalised as the model expects, a tensor on the model's
-            device or an array. Or pictures, which are preprocessed: paths, Pillow images, arrays,
-            one or several, as :func:`infsa_explain.preprocess` takes them.
+        images: paths, Pillow images, uint8 tensors, or arrays with the channels last, one or
+            several; they are preprocessed by :func:`infsa_explain.preprocess`. Float tensors or
+            arrays with the channels first, (B, 3, H, W) or (3, H, W), count as preprocessed: they
+            must be normalised as the model expects, and a tensor must be on the model's device.
+            Values in [0, 1] are not normalised by ``explain``; whole numbers up to 255 give a
+            warning.
         method: a name in ``METHODS``, or with ``untrained-`` before it the control that takes the
             map from the model with fresh weights.
         layer: an index (negative from the end), ``"last"``, or ``"mean"`` over all; no index for

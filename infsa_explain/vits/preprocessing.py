@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -165,7 +166,10 @@ def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tens
     Args:
         model: a model that :func:`data_config` knows.
         images: float tensors or arrays with the channels first, (B, C, H, W), (C, H, W) or a
-            sequence of these, are taken as they are; all else as :func:`preprocess` takes it.
+            sequence of these, count as preprocessed and are not changed. There is a warning if
+            their values are whole numbers from 0 to 255, unless the model expects those. Values in
+            [0, 1] are accepted without a warning: a preprocessed image may have them too.
+            Everything else is passed to :func:`preprocess`.
 
     Returns:
         (B, C, H, W). A tensor is on its own device, and of its own dtype unless that is float64;
@@ -181,6 +185,7 @@ def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tens
             batch = torch.from_numpy(np.array(images)).to(like)
         elif batch.dtype == torch.float64:  # what comes of NumPy's floats
             batch = batch.to(like.dtype)
+        _warn_of_levels(model, batch)
         return batch if batch.ndim == 4 else batch[None]
     singles = separate(images)
     prepared = [_is_prepared(image) for image in singles]
@@ -191,6 +196,20 @@ def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tens
             "images must be all pictures, or all preprocessed (float, channels first), got both"
         )
     return torch.cat([model_input(model, image) for image in singles])
+
+
+def _warn_of_levels(model: nn.Module, batch: Tensor) -> None:
+    """Warn if a batch that counts as preprocessed holds colour levels from 0 to 255."""
+    if not batch.numel() or batch.min() < 0 or not 1 < batch.max() <= 255:
+        return
+    with suppress(ValueError):  # nothing is known of the model's preprocessing
+        expects_levels = max(data_config(model)["std"]) < 0.02  # 1/255
+        if not expects_levels and bool((batch == batch.round()).all()):
+            warnings.warn(
+                "images are float with whole numbers up to 255, and float images with the channels "
+                "first count as preprocessed; pass them as uint8, or use preprocess(model, images)",
+                stacklevel=4,
+            )
 
 
 def _is_prepared(images: Any) -> bool:

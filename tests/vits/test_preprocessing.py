@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
+import infsa_explain
 from infsa_explain.models import infvit as models  # noqa: F401  (registers the names)
 from infsa_explain.vits.preprocessing import (
     Framing,
@@ -316,3 +317,28 @@ def test_a_box_cropped_away_reversed_or_empty_has_no_area():
     area = (framed[:, 2] - framed[:, 0]) * (framed[:, 3] - framed[:, 1])
     assert area.tolist() == [0, 0, 0, 64 * 64]
     assert frame_boxes(model, np.zeros((0, 4)), 60, 300).shape == (0, 4)
+
+
+class TestLevelsInAFloatTensor:
+    """Whole numbers up to 255 are never normalised values, so that they can be warned of."""
+
+    def test_warns_and_takes_them_as_they_are(self):
+        model = infsa_explain.load("infvit_linear_digits")
+        levels = torch.randint(0, 256, (2, 3, 112, 112), generator=torch.Generator().manual_seed(0))
+        for images in (levels.float(), levels[0].double(), levels.numpy().astype(np.float32)):
+            with pytest.warns(UserWarning, match="float with whole numbers up to 255.* as uint8"):
+                batch = model_input(model, images)
+            assert torch.equal(batch, levels[: len(batch)].float())
+
+    @pytest.mark.parametrize("scale", [1 / 255, 1 / 2])
+    def test_other_values_are_not_warned_of(self, scale):
+        model = infsa_explain.load("infvit_linear_digits")
+        levels = torch.randint(0, 256, (1, 3, 112, 112), generator=torch.Generator().manual_seed(0))
+        for images in (levels * scale, levels - 128.0, torch.zeros(1, 3, 112, 112), levels * 2.0):
+            assert torch.equal(model_input(model, images), images)
+
+    def test_a_model_that_expects_them_is_not_warned_of(self):
+        model = infsa_explain.load("infvit_linear_digits")
+        model.pretrained_cfg = {**model.pretrained_cfg, "mean": (0,) * 3, "std": (1 / 255,) * 3}
+        levels = torch.randint(0, 256, (1, 3, 112, 112)).float()
+        assert torch.equal(model_input(model, levels), levels)
