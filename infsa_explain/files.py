@@ -211,9 +211,9 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unambiguous)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{str(file)!r}, line {error.lineno}: no JSON, {error.msg}") from None
+        raise ValueError(f"{str(file)!r}, line {error.lineno}: not JSON, {error.msg}") from None
     except (ValueError, RecursionError) as error:  # a number is too long, or lists are too deep
-        raise ValueError(f"{str(file)!r} is no JSON that can be read: {error}") from None
+        raise ValueError(f"{str(file)!r} is not a readable JSON: {error}") from None
 
 
 def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -356,8 +356,8 @@ def _few(names: Sequence[str]) -> str:
 
 def _mend(names: Sequence[str] | None) -> str:
     is_imagenet = names is not None and _imagenet_wnids(names)
-    known = "'imagenet-1k' or " if is_imagenet and len(names or ()) == 1000 else ""
+    built_in = "'imagenet-1k' or " if is_imagenet and len(names or ()) == 1000 else ""
     return (
-        f"give a label map ({known}a file of the names by output: --label-map, label_map=), or "
+        f"give a label map ({built_in}a file of the names by output: --label-map, label_map=), or "
         "labels='position' (--labels position) if the data's classes are in the model's order"
     )

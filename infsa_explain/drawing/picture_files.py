@@ -50,8 +50,10 @@ def check_picture(path: str | os.PathLike[str], mark: str, *, force: bool = Fals
     check_file(path)
     picture = Path(path)
     if picture.suffix.lower() not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise ValueError(f"--out must be a name with one of the endings {known}, got {path!s:.80}")
+        suffixes = ", ".join(FORMATS)
+        raise ValueError(
+            f"--out must be a name with one of the endings {suffixes}, got {path!s:.80}"
+        )
     if not force and picture.exists() and mark.encode() not in picture.read_bytes():
         raise ValueError(
             f"{picture} exists already, and is not a picture of the same models, images and "

@@ -1,5 +1,5 @@
-// The inspector's controls and pictures. What the pictures hold is decided in Python: a control
-// sets a trait of the model, and `revision` says when the answer is there.
+// The inspector's controls and pictures. Python computes the pictures: a control sets a trait of
+// the model, and `revision` changes when the new pictures have arrived.
 
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -33,7 +33,7 @@ function written(value, unit) {
   return unit === "share" ? `${(100 * value).toPrecision(3)}%` : value.toPrecision(3);
 }
 
-// A picture with its colour bar; calls back with the patch below the pointer, or null.
+// A picture with its colour bar. Calls back with the patch under the pointer, or null.
 function panel([rows, columns], boxes, onHover, onClick) {
   const title = element("div", { className: "infsa-title" });
   const image = element("img", { alt: "", draggable: false });
@@ -113,7 +113,7 @@ function panel([rows, columns], boxes, onHover, onClick) {
 function render({ model, el }) {
   const { methods, layers, heads, targets, grid, scales, colormaps, boxes } = model.get("menus");
   const root = element("div", { className: "infsa-inspector" });
-  // The notebook around leaves the keys to the sliders, in JupyterLab and elsewhere.
+  // Keeps notebooks from handling the keys that move the sliders.
   root.dataset.lmSuppressShortcuts = "true";
   root.addEventListener("keydown", (event) => event.stopPropagation());
 
@@ -143,7 +143,7 @@ function render({ model, el }) {
   const message = element("div", { className: "infsa-message" });
   const readout = element("div", { className: "infsa-readout", ariaLive: "polite" });
 
-  let pointed = null; // the patch below the pointer
+  let pointed = null; // the patch under the pointer
   const hover = (patch) => {
     pointed = patch;
     for (const each of panels) each.mark("hovered", patch);
@@ -208,7 +208,7 @@ function render({ model, el }) {
     pictures.forEach((picture, i) => panels[i].show(picture));
     below.hidden = pictures.length < 2;
     for (const each of panels) each.mark("selected", model.get("patch"));
-    hover(pointed); // reads the new picture off
+    hover(pointed); // shows the value in the new picture
     root.dataset.revision = model.get("revision");
   };
   model.on("change:revision", update);

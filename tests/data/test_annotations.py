@@ -575,10 +575,10 @@ class TestCoco:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
-            (b"", "line 1: no JSON"),
-            (b'{\n"images": [,]}', "line 2: no JSON"),
-            (b"[" * 200_000, "no JSON that can be read"),
-            (b"1" * 5000, "no JSON that can be read"),
+            (b"", "line 1: not JSON"),
+            (b'{\n"images": [,]}', "line 2: not JSON"),
+            (b"[" * 200_000, "not a readable JSON"),
+            (b"1" * 5000, "not a readable JSON"),
             (b'{"images":\n\n"\xff"}', "line 3: not UTF-8"),
             (b"[]", "lacks one of COCO's lists"),
             (b"null", "lacks one of COCO's lists"),

@@ -60,7 +60,7 @@ class TestLabelMap:
         [
             ("a.json", "[1]", "must be an object such as"),
             ("a.json", "{}", "must be an object such as"),
-            ("a.json", '{\n"a": }', "line 2: no JSON"),
+            ("a.json", '{\n"a": }', "line 2: not JSON"),
             ("a.json", '{"a": "0"}', "the label of 'a' must be a whole number .* got '0'"),
             ("a.json", '{"a": -1}', "got '-1'"),
             ("a.json", '{"a": true}', "got 'True'"),
