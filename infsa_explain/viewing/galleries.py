@@ -129,26 +129,23 @@ def layer_table(
     seen, choice, display = _opened(model, image, options)
     depth = len(seen.graphs.layers)
     indices = [layer_index(layer, depth) for layer in (range(depth) if layers is None else layers)]
-    looks: dict[str, list[Look]] = {}
-    for name in methods:
-        row, columns = (name, indices) if get_method(name).layers else (WHOLE_MODEL, [-1])
-        looks.setdefault(row, []).extend(
-            seen.explain_leniently(name, choice | {"layer": layer}) for layer in columns
-        )
-    titles = {
-        name: [look.explanation.method for look in row] if name == WHOLE_MODEL else [""] * len(row)
-        for name, row in looks.items()
-    }
-    if by_layer := [name for name in looks if name != WHOLE_MODEL]:
-        titles[by_layer[0]] = [f"layer {layer}" for layer in indices]
+    table: dict[str, list[tuple[str, Look]]] = {}  # row → (title, map) of its panels
+    titles = [f"layer {layer}" for layer in indices]
+    for name in dict.fromkeys(methods):
+        if get_method(name).layers:
+            looks = [seen.explain_leniently(name, choice | {"layer": layer}) for layer in indices]
+            table[name] = list(zip(titles, looks, strict=True))
+            titles = [""] * len(indices)  # layers are named once, in the first row
+        else:
+            look = seen.explain_leniently(name, choice)
+            table.setdefault(WHOLE_MODEL, []).append((name, look))
     rows: list[list[Panel | None]] = []
-    for name, row_looks in looks.items():
-        maps = zip(row_looks, titles[name], strict=True)
+    for row in table.values():
         rows.append([None if rows else Panel(seen.pixels, None, "image", seen.boxes)])
-        rows[-1] += [Panel(seen.pixels, look.scores, title, seen.boxes) for look, title in maps]
-    caption = _common_facts([look for row_looks in looks.values() for look in row_looks], False)
+        rows[-1] += [Panel(seen.pixels, look.scores, title, seen.boxes) for title, look in row]
+    caption = _common_facts([look for row in table.values() for _, look in row], False)
     return draw(
-        rows, names=list(looks), scale=scale, title=seen.prediction, caption=caption, **display
+        rows, names=list(table), scale=scale, title=seen.prediction, caption=caption, **display
     )
 
 

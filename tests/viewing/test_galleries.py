@@ -91,6 +91,11 @@ class TestLayerTable:
         titles = [panel.get_title() for panel in panels(drawn)]
         assert titles == ["image", "rollout", "layer 0", "layer 2", "", ""]
 
+    def test_a_method_named_twice_is_drawn_once(self, model, sample):
+        drawn = layer_table(model, sample.image, ("degree", "degree"), layers=(0, 0))
+        titles = [panel.get_title() for panel in panels(drawn)]
+        assert titles == ["image", "layer 0", "layer 0"] and words(drawn) == ["degree"]
+
     def test_refuses(self, model, sample):
         with pytest.raises(ValueError, match=r"layer must be left out, use layers=\[…\], got 1"):
             layer_table(model, sample.image, layer=1)
