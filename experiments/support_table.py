@@ -28,8 +28,7 @@ import infsa_explain
 from infsa_explain.attention.layers import linear_infsa, pure_infsa
 from infsa_explain.methods import applicable_methods
 from infsa_explain.models.infvit import InfViT
-from infsa_explain.vits import classifies
-from infsa_explain.vits.capturing import attention_kinds
+from infsa_explain.vits import attention_kinds, classifies
 from infsa_explain.vits.registry import merge_heads, split_heads
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from ..files import read_json, replacing
-from ..vits.capturing import attention_layers
+from ..vits import attention_layers
 from ..vits.preprocessing import data_config
 from .conversion import convert
 from .fitting import misfits

@@ -1,12 +1,12 @@
-"""InfViT in timm's registry: Vision Transformers whose attention is InfSA, and their twins.
+"""InfViT in timm's registry: Vision Transformers with InfSA, and their softmax twins.
 
 Importing this module registers the names, so that ``timm.create_model("infvit_linear_4l")``
-works. A twin differs from its InfViT in the attention layer and in nothing else.
+works. A twin differs from its InfViT only in the attention layer.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from timm.layers.attention import Attention
@@ -20,8 +20,6 @@ from ..catalogue import BUNDLED, UNTRAINED, weights_file
 from .any_size import PiecewiseVisionTransformer
 
 __all__ = ["InfViT"]
-
-AttentionKind = Literal["linear", "pure", "softmax"]
 
 ATTENTION_LAYERS: dict[str, type[Attention]] = {
     "linear": LinearInfSA,
@@ -37,7 +35,7 @@ class InfViT(PiecewiseVisionTransformer):
         attention: ``"linear"``, ``"pure"``, or ``"softmax"`` for the twin.
         pre_logits: a D×D layer before the classifier, as in the published models.
         accumulate: pool Σ_l γˡ x⁽ˡ⁾ over the outputs x⁽ˡ⁾ of the blocks l = 1 … L, with one
-            learnable γ, in place of the last output alone.
+            learnable γ, instead of the last output.
         **kwargs: timm's ``VisionTransformer`` arguments: image and patch size, width, depth,
             heads, class token or pooling, registers.
 
@@ -47,7 +45,7 @@ class InfViT(PiecewiseVisionTransformer):
     def __init__(
         self,
         *,
-        attention: AttentionKind = "linear",
+        attention: str = "linear",
         pre_logits: bool = False,
         accumulate: bool = False,
         **kwargs: Any,
@@ -75,7 +73,7 @@ class InfViT(PiecewiseVisionTransformer):
             features: Tensor = super().forward_features(x, attn_mask, is_causal)
             return features
         if attn_mask is not None or is_causal:
-            raise ValueError("accumulate=True takes no attention mask")
+            raise ValueError("accumulate=True takes no attention mask (attn_mask, is_causal)")
         x = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
         gamma = torch.sigmoid(self.accumulation_logit)
         weight, total = gamma, torch.zeros_like(x)

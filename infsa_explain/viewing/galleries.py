@@ -12,7 +12,7 @@ from ..data.pixels import AnyImage
 from ..drawing.figures import ColourScale, Drawing, Panel, draw, grid
 from ..drawing.heatmap import Display, whole
 from ..methods import check_place, class_index, get_method
-from ..vits.capturing import layer_index
+from ..vits import layer_index
 from .inspector import Choice, Inspector, static
 from .views import Look, gammas_text, heads_text, layers_text, view
 

@@ -17,8 +17,7 @@ from infsa_explain.methods import (
     applicable_methods,
     explain,
     get_method,
-    layer_method,
-    model_method,
+    register_method,
 )
 from infsa_explain.methods.explaining import explain_graphs
 from infsa_explain.models.untraining import untrained
@@ -31,7 +30,7 @@ EVERY = [
     for name, method in METHODS.items()
     for kind in sorted(method.kinds)
 ]
-LAYER_METHODS = [case for case in EVERY if METHODS[case.values[0]].scope == "layer"]
+LAYER_METHODS = [case for case in EVERY if METHODS[case.values[0]].layers]
 
 
 def kill(model, layer, heads):
@@ -75,7 +74,7 @@ def test_maps_are_the_patch_tokens_in_raster_order(method, kind, variant):
     with torch.no_grad():
         assert torch.equal(result.logits, model(x))
     assert result.method == method
-    used = 1 if METHODS[method].scope == "layer" else 3
+    used = 1 if METHODS[method].layers else 3
     assert result.diagnostics["dead_heads"].shape == (used, 2, 8)
 
 
@@ -496,7 +495,7 @@ def test_a_new_method_is_one_function(monkeypatch):
     """Registered, it is in ``explain``; heads weigh the same, whatever the size of their scores."""
     monkeypatch.setattr("infsa_explain.methods.registry.METHODS", registry := dict(METHODS))
 
-    @layer_method("ramp")
+    @register_method("ramp")
     def ramp(layer, request, graphs):
         """A ramp over the tokens, a thousand times as steep in the last head.
 
@@ -507,7 +506,7 @@ def test_a_new_method_is_one_function(monkeypatch):
         scores[:, 7] *= 1000
         return scores
 
-    @model_method("place", kinds=("pure",), control=True)
+    @register_method("place", scope="model", kinds=("pure",), control=True)
     def place(graphs, request):
         """The token's place."""
         return torch.arange(19.0).expand(2, -1)

@@ -16,7 +16,7 @@ from torch import nn
 from infsa_explain import capture, convert, load
 from infsa_explain.attention.layers import linear_infsa, pure_infsa
 from infsa_explain.models.infvit import InfViT
-from infsa_explain.vits.capturing import attention_kinds
+from infsa_explain.vits import attention_kinds
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 FUNCTIONS = {"linear": linear_infsa, "pure": pure_infsa}
