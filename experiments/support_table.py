@@ -1,7 +1,7 @@
-"""Make ``docs/support.md``: what can be read, each row from a small model built and tried here.
+"""Make ``docs/support.md``: the registry's families, and small models that are built and tried.
 
-Run from the checkout: ``python experiments/support_table.py``; it also writes the README's short
-form, a row a family. The tests try the same models, and compare both tables.
+Run from the checkout: ``python experiments/support_table.py``. It also writes the README's short
+form, with one row per family. The tests try the same models, and compare both pages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from infsa_explain.attention.layers import linear_infsa, pure_infsa
 from infsa_explain.methods import applicable_methods
 from infsa_explain.models.infvit import InfViT
 from infsa_explain.vits import attention_kinds, classifies
-from infsa_explain.vits.registry import merge_heads, split_heads
+from infsa_explain.vits.registry import ATTENTION, FAMILIES, Family, merge_heads, split_heads
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,24 @@ EXAMPLES = [
 ]
 
 
+def registered() -> str:
+    """The families and the attention layers of the registry, in Markdown."""
+    lines = ["| family | models | fill `drop` |", "| --- | --- | --- |"]
+    for family in sorted(FAMILIES, key=lambda family: family.name):
+        summary = (family.__doc__ or "").partition("\n")[0].rstrip(".")
+        drops = "no" if type(family).drop is Family.drop else "yes"
+        lines.append(f"| {family.name} | {summary} | {drops} |")
+    lines += [
+        "",
+        "| attention layer | kind | read in `infsa_explain/vits/` |",
+        "| --- | --- | --- |",
+    ]
+    for reader in sorted(ATTENTION, key=lambda reader: (reader.read.__module__, reader.name)):
+        file = reader.read.__module__.rpartition(".")[2]
+        lines.append(f"| `{reader.name}` | {reader.kind} | `{file}.py` |")
+    return "\n".join(lines)
+
+
 def tried(example: Example) -> tuple[str, str, str]:
     """What the table says of a model: whether it is captured, converted, and by which methods."""
     model, images = example.model(), example.images()
@@ -275,12 +293,24 @@ FAMILIES = ("InfViT", "timm", "torchvision", "Hugging Face", "released")
 BEGIN, END = "<!-- support: experiments/support_table.py -->", "<!-- end of support -->"
 HEAD = """# Which Vision Transformers can be read
 
-`experiments/support_table.py` makes this page: it builds each model, small, and tries it. The tests
-try the same models. Hugging Face's need the extra `hf`.
+`experiments/support_table.py` makes this page. The tests compare it.
+
+## Families in the registry
+
+A family is a class in one file, and so is one of your own (`tests/vits/test_extension.py`). The
+attention layers of the second table are read in models of any family.
+
+{registered}
+
+## Models that were tried
+
+Each is small, built and tried with every method that suits it. The tests try the same models.
+Hugging Face's models need the extra `hf`.
 
 """
 
 if __name__ == "__main__":
     made, front = table(), Path(__file__).parents[1] / "README.md"
-    (Path(__file__).parents[1] / "docs" / "support.md").write_text(HEAD + made + "\n")
+    page = HEAD.format(registered=registered()) + made + "\n"
+    (Path(__file__).parents[1] / "docs" / "support.md").write_text(page)
     front.write_text(with_short(front.read_text(), made))
