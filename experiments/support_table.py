@@ -28,8 +28,7 @@ import infsa_explain
 from infsa_explain.attention.layers import linear_infsa, pure_infsa
 from infsa_explain.methods import applicable_methods
 from infsa_explain.models.infvit import InfViT
-from infsa_explain.vits import attention_kinds, classifies
-from infsa_explain.vits.registry import ATTENTION, FAMILIES, Family, merge_heads, split_heads
+from infsa_explain.vits import attention_kinds, classifies, registry
 
 
 @dataclass(frozen=True)
@@ -129,9 +128,11 @@ class ReleasedLayer(nn.Module):
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
         """Attend: tokens (B, N, D) to (B, N, D)."""
         projections = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (split_heads(linear(x), self.num_heads) for linear in projections)
+        q, k, v = (registry.split_heads(linear(x), self.num_heads) for linear in projections)
         function = pure_infsa if self.variant == "pure_infsa" else linear_infsa
-        out: Tensor = self.out_proj(merge_heads(function(q, k, v, self.rho_logit.sigmoid())))
+        out: Tensor = self.out_proj(
+            registry.merge_heads(function(q, k, v, self.rho_logit.sigmoid()))
+        )
         return out
 
 
@@ -223,16 +224,18 @@ EXAMPLES = [
 def registered() -> str:
     """The families and the attention layers of the registry, in Markdown."""
     lines = ["| family | models | fill `drop` |", "| --- | --- | --- |"]
-    for family in sorted(FAMILIES, key=lambda family: family.name):
+    for family in sorted(registry.FAMILIES, key=lambda family: family.name):
         summary = (family.__doc__ or "").partition("\n")[0].rstrip(".")
-        drops = "no" if type(family).drop is Family.drop else "yes"
+        drops = "no" if type(family).drop is registry.Family.drop else "yes"
         lines.append(f"| {family.name} | {summary} | {drops} |")
     lines += [
         "",
         "| attention layer | kind | read in `infsa_explain/vits/` |",
         "| --- | --- | --- |",
     ]
-    for reader in sorted(ATTENTION, key=lambda reader: (reader.read.__module__, reader.name)):
+    for reader in sorted(
+        registry.ATTENTION, key=lambda reader: (reader.read.__module__, reader.name)
+    ):
         file = reader.read.__module__.rpartition(".")[2]
         lines.append(f"| `{reader.name}` | {reader.kind} | `{file}.py` |")
     return "\n".join(lines)
@@ -272,7 +275,7 @@ def short(table: str) -> str:
     groups: dict[tuple[str, ...], list[str]] = {}
     for line in table.splitlines()[2:]:
         name, capture, converted, methods = (cell.strip() for cell in line.split("|")[1:-1])
-        family = next(family for family in FAMILIES if name.startswith(family))
+        family = next(title for title in TITLES if name.startswith(title))
         outcome = (capture, converted, re.sub(r" \d+ for .*", "", methods))
         key = (family, *(("no", "", "") if capture != "yes" else outcome))
         groups.setdefault(key, []).append(name.removeprefix(family).strip(", "))
@@ -289,7 +292,7 @@ def with_short(readme: str, table: str) -> str:
     return f"{before}{BEGIN}\n{short(table)}\n{END}{after}"
 
 
-FAMILIES = ("InfViT", "timm", "torchvision", "Hugging Face", "released")
+TITLES = ("InfViT", "timm", "torchvision", "Hugging Face", "released")
 BEGIN, END = "<!-- support: experiments/support_table.py -->", "<!-- end of support -->"
 HEAD = """# Which Vision Transformers can be read
 
