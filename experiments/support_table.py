@@ -228,16 +228,13 @@ def registered() -> str:
         summary = (family.__doc__ or "").partition("\n")[0].rstrip(".")
         drops = "no" if type(family).drop is registry.Family.drop else "yes"
         lines.append(f"| {family.name} | {summary} | {drops} |")
-    lines += [
-        "",
-        "| attention layer | kind | read in `infsa_explain/vits/` |",
-        "| --- | --- | --- |",
-    ]
-    for reader in sorted(
-        registry.ATTENTION, key=lambda reader: (reader.read.__module__, reader.name)
-    ):
-        file = reader.read.__module__.rpartition(".")[2]
-        lines.append(f"| `{reader.name}` | {reader.kind} | `{file}.py` |")
+    lines += ["", "| attention layer | kind | file in `infsa_explain/vits/` |"]
+    lines += ["| --- | --- | --- |"]
+    rows = {
+        (reader.read.__module__.rpartition(".")[2], reader.name, reader.kind)
+        for reader in registry.ATTENTION
+    }
+    lines += [f"| `{name}` | {kind} | `{file}.py` |" for file, name, kind in sorted(rows)]
     return "\n".join(lines)
 
 
