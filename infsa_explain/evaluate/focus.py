@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..vits import unwrapped
 from ..vits.blocks import blocks_of
-from ..vits.watching import forward_pass, watching
+from ..vits.passes import forward_pass, watching
 from .batches import Batch, MapOptions, patch_scores
 from .diagnostics import excluded_share, of_methods
 from .registry import Measure, register_measure

@@ -9,10 +9,10 @@ from __future__ import annotations
 from . import (  # noqa: F401  (their methods register themselves)
     centralities,
     controls,
-    gradcam,
+    gradcam_maps,
     gradient_centralities,
     pixel_maps,
-    relevance,
+    relevance_maps,
     rollouts,
 )
 from .explaining import explain, explain_graphs

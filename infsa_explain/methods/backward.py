@@ -26,7 +26,7 @@ from ..vits import Reading, attention_layers
 from ..vits.capturing import Graphs, Layer
 from ..vits.finding import inputs_of
 from ..vits.kinds import KINDS
-from ..vits.watching import forward_pass, watching
+from ..vits.passes import forward_pass, watching
 from .registry import MethodNotApplicable
 
 __all__ = ["LayerGradients", "attention_matrix", "gradients", "layer_gradients"]

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from ..vits.capturing import Graphs, patch_grid
+from ..vits.passes import forward_pass
 from ..vits.seeding import seed_of, seeded
-from ..vits.watching import forward_pass
 from .backward import require_gradients, scores_of
 from .controls import with_prefix
 from .registry import Request, register_method
@@ -182,11 +182,11 @@ def _explained(graphs: Graphs, target: Tensor) -> tuple[Logits, int]:
 
     A class of the model; or, for features as the target, their projection as the only output.
     """
-    given = graphs.images
-    dtype = next((parameter.dtype for parameter in graphs.model.parameters()), given.dtype)
+    device = graphs.images.device
+    dtype = next((parameter.dtype for parameter in graphs.model.parameters()), graphs.images.dtype)
 
     def logits(images: Tensor) -> Tensor:
-        raw = output_tensor(graphs.model(images.to(given.device, dtype)))
+        raw = output_tensor(graphs.model(images.to(device, dtype)))
         return class_logits(raw, graphs.output).to(images)
 
     def projection(images: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from .wrappers import (
     classifies,
     model_output,
     require_classes,
+    require_module,
     unwrapped,
     vit_of,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "register_family",
     "register_forms",
     "require_classes",
+    "require_module",
     "unwrapped",
     "vit_of",
 ]

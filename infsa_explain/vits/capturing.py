@@ -19,8 +19,8 @@ from ..attention.functional import INITIAL_GAMMA
 from ..graph.operator import AttentionOperator
 from .finding import attention_layers, inputs_of, layer_index
 from .kinds import KINDS
+from .passes import forward_pass, watching
 from .registry import AttentionReader, Layout, family_of, known_families
-from .watching import forward_pass, watching
 from .wrappers import first_argument, model_output, unwrapped, vit_of
 
 if TYPE_CHECKING:

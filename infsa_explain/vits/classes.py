@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from .registry import family_of
+from .wrappers import require_module
 
 __all__ = ["class_names", "number_of_classes"]
 
@@ -29,6 +30,9 @@ def class_names(model: nn.Module) -> list[str] | None:
 
     A wrapper without weights of its own has the names of the model in it. A model without a
     classifier has no names.
+
+    Raises:
+        ValueError: if it is no ``nn.Module``.
 
     >>> from infsa_explain import load
     >>> class_names(load("infvit_linear_photos"))[:2]
@@ -60,6 +64,7 @@ def number_of_classes(model: nn.Module) -> int | None:
 
 def _chain(model: nn.Module) -> Iterator[nn.Module]:
     """The model, its only child that holds all of its weights, and so on down."""
+    require_module(model)
     module: nn.Module | None = model
     while module is not None:
         yield module

@@ -29,8 +29,8 @@ from ..data.pixels import (
     separate,
     to_pixels,
 )
+from .passes import forward_pass, watching
 from .registry import family_of
-from .watching import forward_pass, watching
 from .wrappers import first_argument, unwrapped, vit_of
 
 __all__ = [

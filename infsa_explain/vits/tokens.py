@@ -11,8 +11,8 @@ from infsa_metrics.outputs import Output, eval_mode
 from torch import Tensor, nn
 
 from .capturing import layout, patch_grid
+from .passes import watching
 from .registry import Family, family_of
-from .watching import watching
 from .wrappers import vit_of
 
 __all__ = ["classify_kept", "drop_fill", "drop_point", "forward_patches"]
