@@ -17,6 +17,7 @@ from ..data.samples import ImageData, Sample
 from ..methods import (
     UNTRAINED,
     Explanation,
+    LayerChoice,
     MethodNotApplicable,
     applicable_methods,
     check_place,
@@ -69,7 +70,7 @@ class MapOptions:
     """
 
     methods: tuple[str, ...] | None = None
-    layer: int | str = "last"
+    layer: LayerChoice = "last"
     head: int | None = None
     gamma: float | None = None
     target: Target = "predicted"

@@ -69,7 +69,8 @@ def _chosen(names: list[str], layers: int | str | Sequence[int] | None) -> list[
             raise ValueError(f"no attention layer is called {layers!r}; there are {names}")
         return chosen
     indices = layers if isinstance(layers, Sequence) else [layers]
-    return [names[layer_index(index, len(names))] for index in indices]
+    expected = "a whole number or 'last' (one pattern of names is a text, not a list)"
+    return [names[layer_index(index, len(names), expected)] for index in indices]
 
 
 def _convert_layer(module: nn.Module, attention: str, name: str) -> None:

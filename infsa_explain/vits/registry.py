@@ -239,10 +239,10 @@ def reinitialised(model: nn.Module) -> nn.Module:
     """
     if not hasattr(model, "init_weights"):
         family = family_of(model)
-        add = "register a family" if family is None else f"give its family {family.name!r} a method"
+        mend = "register a family with" if family is None else f"give its family {family.name!r}"
         raise ValueError(
             f"{type(model).__name__} cannot be built with fresh weights: it has no init_weights(); "
-            f"{add} fresh(model)"
+            f"{mend} a method fresh(model)"
         )
     fresh: Any = copy.deepcopy(model)
     state = torch.get_rng_state()

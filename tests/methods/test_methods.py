@@ -230,11 +230,14 @@ def test_layer_that_is_none(layer):
 
 @pytest.mark.parametrize("head", ["mean", "last", 1.5, True])
 def test_head_that_is_none(head):
-    """The words that a layer may be are not said to be those of a head, nor of a captured layer."""
+    """A head is no ``"mean"`` or ``"last"``; a captured layer may be the last, but no mean."""
     message = f"head must be a whole number, or None for the mean over heads, got {head!r}"
     with pytest.raises(ValueError, match=message):
         explain(build("pure"), images(), head=head)
-    with pytest.raises(ValueError, match=f"layer must be a whole number, got {head!r}"):
+    if head == "last":
+        assert capture(build("pure"), images(), layers=[head]).indices == (2,)
+        return
+    with pytest.raises(ValueError, match=f"layer must be a whole number or 'last', got {head!r}"):
         capture(build("pure"), images(), layers=[head])
 
 
