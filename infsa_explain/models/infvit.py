@@ -120,105 +120,44 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-def _infvit(variant: str, pretrained: bool, arguments: dict[str, Any], **kwargs: Any) -> InfViT:
-    model: InfViT = build_model_with_cfg(
-        InfViT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
-        **{**arguments, **kwargs},
-    )
-    return model
-
-
 #: The published models: width 1024, 64 heads of width 16, and a D×D layer before the classifier.
 PUBLISHED = {"patch_size": 16, "embed_dim": 1024, "num_heads": 64, "pre_logits": True}
-#: Small models for the embedded benchmark: 14×14 patches of 8×8 pixels.
-DIGITS = {
+#: Small models with patches of 8×8 pixels, averaged for the classifier.
+SMALL = {
     "patch_size": 8,
     "embed_dim": 128,
     "depth": 4,
-    "num_heads": 8,
     "global_pool": "avg",
     "class_token": False,
 }
-#: Small models for 64×64 photographs: 8×8 patches of 8×8 pixels.
-PHOTOS = {
-    "patch_size": 8,
-    "embed_dim": 128,
-    "depth": 4,
-    "num_heads": 16,
-    "global_pool": "avg",
-    "class_token": False,
+#: Arguments by the last part of a model's name.
+SIZES: dict[str, dict[str, Any]] = {
+    "4l": PUBLISHED | {"depth": 4},  # Linear-InfSA: 53.5M parameters
+    "24l": PUBLISHED | {"depth": 24},
+    "digits": SMALL | {"num_heads": 8},  # images of 112×112 pixels
+    "photos": SMALL | {"num_heads": 16},  # images of 64×64 pixels
 }
 
 
-@register_model
-def infvit_linear_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """InfViT-Linear of the paper, 4 layers, 53.5M parameters."""
-    return _infvit("infvit_linear_4l", pretrained, PUBLISHED | {"depth": 4}, **kwargs)
+def _register(name: str) -> None:
+    """Register a model with timm: a family, its attention and its size, joined by underscores."""
+    _, attention, size = name.split("_")
+
+    def build(pretrained: bool = False, **kwargs: Any) -> InfViT:
+        model: InfViT = build_model_with_cfg(
+            InfViT,
+            name,
+            pretrained,
+            pretrained_filter_fn=checkpoint_filter_fn,
+            feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+            **{**SIZES[size], "attention": attention, **kwargs},
+        )
+        return model
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"{InfViT.__name__} with {attention} attention, {size}."
+    globals()[name] = register_model(build)
 
 
-@register_model
-def infvit_pure_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """InfViT with Pure InfSA, 4 layers."""
-    arguments = PUBLISHED | {"depth": 4, "attention": "pure"}
-    return _infvit("infvit_pure_4l", pretrained, arguments, **kwargs)
-
-
-@register_model
-def infvit_pure_24l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """InfViT with Pure InfSA, 24 layers."""
-    arguments = PUBLISHED | {"depth": 24, "attention": "pure"}
-    return _infvit("infvit_pure_24l", pretrained, arguments, **kwargs)
-
-
-@register_model
-def vit_softmax_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """The softmax twin of the 4-layer models."""
-    arguments = PUBLISHED | {"depth": 4, "attention": "softmax"}
-    return _infvit("vit_softmax_4l", pretrained, arguments, **kwargs)
-
-
-@register_model
-def vit_softmax_24l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """The softmax twin of the 24-layer model."""
-    arguments = PUBLISHED | {"depth": 24, "attention": "softmax"}
-    return _infvit("vit_softmax_24l", pretrained, arguments, **kwargs)
-
-
-@register_model
-def infvit_linear_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """Linear-InfSA on photo-digits."""
-    return _infvit("infvit_linear_digits", pretrained, DIGITS, **kwargs)
-
-
-@register_model
-def infvit_pure_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """Pure InfSA on photo-digits."""
-    return _infvit("infvit_pure_digits", pretrained, DIGITS | {"attention": "pure"}, **kwargs)
-
-
-@register_model
-def vit_softmax_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """The softmax twin on photo-digits."""
-    return _infvit("vit_softmax_digits", pretrained, DIGITS | {"attention": "softmax"}, **kwargs)
-
-
-@register_model
-def infvit_linear_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """Linear-InfSA on ten classes of Tiny-ImageNet."""
-    return _infvit("infvit_linear_photos", pretrained, PHOTOS, **kwargs)
-
-
-@register_model
-def infvit_pure_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """Pure InfSA on ten classes of Tiny-ImageNet."""
-    return _infvit("infvit_pure_photos", pretrained, PHOTOS | {"attention": "pure"}, **kwargs)
-
-
-@register_model
-def vit_softmax_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """The softmax twin on ten classes of Tiny-ImageNet."""
-    return _infvit("vit_softmax_photos", pretrained, PHOTOS | {"attention": "softmax"}, **kwargs)
+for _name in (*BUNDLED, *UNTRAINED):
+    _register(_name)
