@@ -25,6 +25,7 @@ from infsa_explain.methods import METHODS, applicable_methods
 from infsa_explain.models.untraining import cascade, untrained
 from infsa_explain.report import Report
 from infsa_explain.vits import registry
+from infsa_explain.vits.blocks import blocks_of
 from infsa_explain.vits.tokens import forward_patches
 
 # ---------------------------------------------------------------- the model, and its family
@@ -152,6 +153,13 @@ def test_fresh_weights_and_the_cascade(stranger, images):
         "first": {"head", "second", "first"},
         "embeddings": {"head", "second", "first", "patches", "places"},
     }
+
+
+def test_blocks_of_a_model_around_it(stranger, images):
+    wrapped = nn.Sequential(stranger, nn.Linear(10, 3)).eval()
+    assert list(blocks_of(wrapped)) == ["0.first", "0.second"]
+    assert [stage for stage, _ in cascade(wrapped)] == ["head", "0.second", "0.first", "embeddings"]
+    assert explain(wrapped, images, "relevance").maps.isfinite().all()
 
 
 METHOD_NAMES = ("visits", "relevance", "centre", "random", "untrained-visits")
