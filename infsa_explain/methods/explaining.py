@@ -190,7 +190,8 @@ def _whole_model(graphs: Graphs, method: Method, request: Request) -> _Scored:
     """Scores by a method of the whole model."""
     result = method.scores(graphs, request)
     certified = isinstance(result, Centrality)
-    tokens = _tensor(result).float()
+    batch, _, number = graphs.operators[0].shape
+    tokens = _scores(result, (batch, number), method).float()
     nonzero = (tokens[:, graphs.num_prefix_tokens :] != 0).any(-1, keepdim=True)
     diagnostics = {}
     if certified:
@@ -277,17 +278,23 @@ def _by_head(result: Scored, layer: Layer, method: Method) -> Tensor:
 
     A method that scores layers counts as one head.
     """
-    scores = _tensor(result)
+    batch, heads, number = layer.operator.shape
     if not method.heads:
-        return scores[:, None]
+        return _scores(result, (batch, number), method)[:, None]
+    scores = _scores(result, (batch, heads, number), method)
     return scores.masked_fill(is_edgeless(layer.operator)[..., None], torch.nan)
 
 
-def _tensor(result: Scored) -> Tensor:
-    """The scores in the result of a method."""
-    if isinstance(result, Centrality):
-        return result.scores
-    return result.vector if isinstance(result, Perron) else result
+def _scores(result: Scored, shape: tuple[int, ...], method: Method) -> Tensor:
+    """The scores in the result of a method, which must have that shape."""
+    scores = result.scores if isinstance(result, Centrality) else result
+    scores = scores.vector if isinstance(scores, Perron) else scores
+    if scores.shape != shape:
+        raise ValueError(
+            f"{method.name} must return scores of shape {shape}, for scope {method.scope!r}, got "
+            f"{tuple(scores.shape)}"
+        )
+    return scores
 
 
 def _mean_over_heads(scores: Tensor, head: int | None, graphs: Graphs) -> Tensor:

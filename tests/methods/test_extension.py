@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from supported_models import script
 
 from infsa_explain import METHODS, explain, load
 from infsa_explain.cli import app
@@ -40,20 +41,10 @@ def test_explain_and_lists():
         explain(model, image, "loudnes")
 
 
-def test_measures_and_command_line(capsys, tmp_path):
+def test_measures_command_line_and_docs(capsys):
     rows = measure(load("infvit_linear_digits"), PhotoDigits("val", 1), Morf(steps=4))
     assert "loudness" in {row["method"] for row in rows}
     app(["methods"], standalone_mode=False)
     assert "Squared length of a token's key" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scope": "image"}, "scope must be one of head, layer, model, got 'image'"),
-        ({"kinds": ("relu", "pure")}, "kinds must be of linear, pure, softmax, got relu"),
-    ],
-)
-def test_what_cannot_be_registered(options, message):
-    with pytest.raises(ValueError, match=message):
-        register_method("silence", **options)
+    row = "| `loudness` | Squared length of a token's key | InfSA |"
+    assert row in script("methods_table").table()

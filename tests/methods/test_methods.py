@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -526,6 +528,27 @@ def test_a_new_method_is_one_function(monkeypatch):
     assert result.layers == ()
     with pytest.raises(MethodNotApplicable):
         explain(build("linear"), x, "place")
+
+
+def test_scores_of_another_shape(monkeypatch):
+    monkeypatch.setitem(METHODS, "flat", None)
+    for scope, shape in (("head", (2, 8, 19)), ("layer", (2, 19)), ("model", (2, 19))):
+        register_method("flat", scope=scope)(lambda *given: torch.ones(19))
+        message = f"flat must return scores of shape {shape}, for scope '{scope}', got (19,)"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            explain(build("linear"), images(), "flat")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scope": "image"}, "scope must be one of head, layer, model, got 'image'"),
+        ({"kinds": ("relu", "pure")}, "kinds must be of linear, pure, softmax, got relu"),
+    ],
+)
+def test_what_cannot_be_registered(options, message):
+    with pytest.raises(ValueError, match=message):
+        register_method("silence", **options)
 
 
 def test_diagnostics_are_those_of_the_solver():
