@@ -25,8 +25,8 @@ from ..graph.centrality import Perron, perron
 from ..graph.solvers import survival_per_head
 from ..methods import LayerChoice
 from ..ranges import MANY
-from ..vits import attention_layers, layer_index
-from ..vits.capturing import Layer
+from ..vits import attention_layers
+from ..vits.capturing import Layer, layer_index
 from .alignment_tables import (
     alignment_forests,
     alignment_tables,

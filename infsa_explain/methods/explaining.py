@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ..graph.centrality import Centrality, Perron
-from ..vits import attention_layers, index_of, layer_index, unwrapped
-from ..vits.capturing import Graphs, Layer, capture
+from ..vits import attention_layers, unwrapped
+from ..vits.capturing import Graphs, Layer, capture, index_of, layer_index
 from ..vits.kinds import is_edgeless
 from .explanation import Explanation
 from .registry import LayerChoice, Method, MethodNotApplicable, Request, Scored, get_method
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..data.pixels import AnyImage
     from ..vits.preprocessing import Framing
 
-__all__ = ["explain", "explain_graphs"]
+__all__ = ["Explanation", "explain", "explain_graphs"]
 
 #: Fields of a method's result that become diagnostics.
 DIAGNOSTICS: dict[type, tuple[str, ...]] = {
@@ -52,13 +52,13 @@ def explain(
     are dropped from the map.
 
     Args:
-        model: a supported ViT, in any mode. It is unchanged afterwards.
-        images: preprocessed images, float with the channels first: (B, 3, H, W), or (3, H, W) for
-            one image, normalised as the model expects, a tensor on the model's device or an array.
-            Or pictures, which are preprocessed: paths, Pillow images or arrays, one or several, as
-            for :func:`infsa_explain.preprocess`.
-        method: a name in ``METHODS``, or ``untrained-`` and a name: the control that takes the map
-            from the model with fresh weights.
+        model: a supported ViT, in any mode; it is left as found.
+        images: what is preprocessed already, float with the channels first: (B, 3, H, W), or
+            (3, H, W) for one image, normalised as the model expects, a tensor on the model's
+            device or an array. Or pictures, which are preprocessed: paths, Pillow images, arrays,
+            one or several, as :func:`infsa_explain.preprocess` takes them.
+        method: a name in ``METHODS``, or with ``untrained-`` before it the control that takes the
+            map from the model with fresh weights.
         layer: an index, negative from the end, ``"last"``, or ``"mean"`` over all layers. To be
             left out for methods of the whole model.
         head: an index, or None for the mean over heads. To be left out for methods without heads.

@@ -10,7 +10,8 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from ..attention.functional import INITIAL_GAMMA
-from ..vits import attention_layers, forms_of, layer_index
+from ..vits import attention_layers, forms_of
+from ..vits.capturing import layer_index
 from ..vits.kinds import KINDS
 
 __all__ = ["convert"]

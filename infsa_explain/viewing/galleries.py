@@ -11,8 +11,8 @@ from torch import nn
 from ..data.pixels import AnyImage
 from ..drawing.figures import ColourScale, Drawing, Panel, draw, grid
 from ..drawing.heatmap import Display, whole
-from ..methods import LayerChoice, check_place, class_index, get_method
-from ..vits import layer_index
+from ..methods import check_place, class_index, get_method
+from ..vits.capturing import layer_index
 from .inspector import Choice, Inspector, static
 from .views import Look, gammas_text, heads_text, layers_text, view
 
@@ -169,7 +169,7 @@ def head_gallery(
     image: AnyImage,
     method: str = "visits",
     *,
-    layer: LayerChoice = -1,
+    layer: int = -1,
     gamma: float | None = None,
     target: int | str | None = None,
     columns: int = 5,
@@ -183,7 +183,7 @@ def head_gallery(
         model: a supported ViT.
         image: as for :func:`infsa_explain.viewing.views.view`.
         method: a map method that scores each layer and head.
-        layer: an index, negative from the end, or ``"last"``.
+        layer: an index, negative from the end.
         gamma: in place of the model's own γ.
         target: the class to explain, by number or name; the predicted one if None.
         columns: panels in a row, at most.

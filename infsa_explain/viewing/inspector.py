@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..drawing.figures import Drawing, figure
 from ..drawing.heatmap import Display, Scale, overlay, scale_of, whole
 from ..methods import applicable_methods, get_method
-from ..vits import attention_kinds
+from ..vits.capturing import attention_kinds
 from .contributions import Contributions, contributions
 from .views import Look, View, class_text, gammas_text, layers_text
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ..data.matching import first_synonym
 from ..data.pixels import AnyImage, channels_last, holds_colours, is_array, to_pixels
-from ..methods import Explanation, Method, check_place, explain_graphs, get_method
+from ..methods import Method, check_place, get_method
+from ..methods.explaining import Explanation, explain_graphs
 from ..methods.targets import targets_of
 from ..vits import class_names, model_output
 from ..vits.capturing import Graphs, capture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from . import huggingface_vits, released, timm_vits, torchvision_vits  # noqa: F401
 from .classes import class_names, number_of_classes
-from .finding import attention_kinds, attention_layers, index_of, layer_index
+from .finding import attention_kinds, attention_layers
 from .registry import (
     AttentionReader,
     Family,
@@ -44,8 +44,6 @@ __all__ = [
     "classifies",
     "family_of",
     "forms_of",
-    "index_of",
-    "layer_index",
     "model_output",
     "number_of_classes",
     "register_attention",

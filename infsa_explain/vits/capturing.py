@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..attention.functional import INITIAL_GAMMA
 from ..graph.operator import AttentionOperator
-from .finding import attention_layers, inputs_of, layer_index
+from .finding import attention_kinds, attention_layers, inputs_of
 from .kinds import KINDS
 from .passes import forward_pass, watching
 from .registry import AttentionReader, Layout, family_of, known_families
@@ -26,7 +26,17 @@ from .wrappers import first_argument, model_output, unwrapped, vit_of
 if TYPE_CHECKING:
     from ..data.pixels import AnyImage
 
-__all__ = ["Graphs", "Layer", "capture", "dead_heads", "layout", "patch_grid"]
+__all__ = [
+    "Graphs",
+    "Layer",
+    "attention_kinds",
+    "capture",
+    "dead_heads",
+    "index_of",
+    "layer_index",
+    "layout",
+    "patch_grid",
+]
 
 
 class Layer(NamedTuple):
@@ -113,6 +123,43 @@ class Graphs:
     def gammas(self) -> list[Tensor]:
         """γ per head, (H,), for each layer; 0.95 for softmax layers."""
         return [layer.gamma for layer in self.layers]
+
+
+def layer_index(layer: int | str, depth: int, expected: str = "a whole number or 'last'") -> int:
+    """The index from 0 to depth − 1 of a layer.
+
+    Args:
+        layer: an index, negative from the end, or its decimal digits; or ``"last"``.
+        depth: the number of layers.
+        expected: what else a caller takes, for the error.
+
+    Raises:
+        ValueError: if it is none of these, or out of range.
+    """
+    return index_of(-1 if layer == "last" else layer, depth, "layer", expected)
+
+
+def index_of(index: int | str, number: int, name: str, expected: str) -> int:
+    """The index from 0 to number − 1 of a layer or a head, as :func:`layer_index`.
+
+    Args:
+        index: a whole number, negative from the end, or its decimal digits.
+        number: of layers or heads.
+        name: of the argument, for errors.
+        expected: what the argument must be, for errors.
+
+    Raises:
+        ValueError: if it is no whole number, or out of range.
+    """
+    try:
+        value = int(str(index))  # refuses 1.5, True and None
+    except ValueError:
+        raise ValueError(f"{name} must be {expected}, got {index!r}") from None
+    if not -number <= value < number:
+        raise ValueError(
+            f"{name} {value} is out of range: the model has {number} ({name} 0 to {number - 1})"
+        )
+    return value % number
 
 
 def capture(

@@ -11,7 +11,7 @@ from .refused import refusal
 from .registry import AttentionReader, attention_of, known_attention
 from .wrappers import require_module
 
-__all__ = ["attention_kinds", "attention_layers", "index_of", "inputs_of", "layer_index"]
+__all__ = ["attention_kinds", "attention_layers", "inputs_of"]
 
 
 def attention_layers(model: nn.Module) -> dict[str, tuple[nn.Module, AttentionReader]]:
@@ -112,40 +112,3 @@ def inputs_of(
     if masks:
         raise ValueError(f"it is given {', '.join(masks)}, which a token graph does not hold")
     return x, inputs
-
-
-def layer_index(layer: int | str, depth: int, expected: str = "a whole number or 'last'") -> int:
-    """The index from 0 to depth − 1 of a layer.
-
-    Args:
-        layer: an index, negative from the end, or its decimal digits; or ``"last"``.
-        depth: the number of layers.
-        expected: what else a caller takes, for the error.
-
-    Raises:
-        ValueError: if it is none of these, or out of range.
-    """
-    return index_of(-1 if layer == "last" else layer, depth, "layer", expected)
-
-
-def index_of(index: int | str, number: int, name: str, expected: str) -> int:
-    """The index from 0 to number − 1 of a layer or a head, as :func:`layer_index`.
-
-    Args:
-        index: a whole number, negative from the end, or its decimal digits.
-        number: of layers or heads.
-        name: of the argument, for errors.
-        expected: what the argument must be, for errors.
-
-    Raises:
-        ValueError: if it is no whole number, or out of range.
-    """
-    try:
-        value = int(str(index))  # refuses 1.5, True and None
-    except ValueError:
-        raise ValueError(f"{name} must be {expected}, got {index!r}") from None
-    if not -number <= value < number:
-        raise ValueError(
-            f"{name} {value} is out of range: the model has {number} ({name} 0 to {number - 1})"
-        )
-    return value % number

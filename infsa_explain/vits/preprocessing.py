@@ -163,14 +163,13 @@ def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tens
     """A batch for a model, from pictures or from preprocessed images.
 
     Args:
-        model: a model with a :func:`data_config`.
-        images: preprocessed images, which are not changed: float tensors or arrays with the
-            channels first, (B, C, H, W), (C, H, W) or a sequence of these. Or pictures, as for
-            :func:`preprocess`.
+        model: a model that :func:`data_config` knows.
+        images: float tensors or arrays with the channels first, (B, C, H, W), (C, H, W) or a
+            sequence of these, are taken as they are; all else as :func:`preprocess` takes it.
 
     Returns:
-        (B, C, H, W). Tensors keep their device and their dtype, except float64. Everything else
-        gets the device and dtype of the model.
+        (B, C, H, W). A tensor is on its own device, and of its own dtype unless that is float64;
+        the rest is as the model.
 
     Raises:
         ValueError: as :func:`preprocess`, or for a sequence that mixes the two.
@@ -180,7 +179,7 @@ def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tens
         batch: Tensor = images  # type: ignore[assignment]
         if isinstance(images, np.ndarray):
             batch = torch.from_numpy(np.array(images)).to(like)
-        elif batch.dtype == torch.float64:  # converted from NumPy's floats
+        elif batch.dtype == torch.float64:  # what comes of NumPy's floats
             batch = batch.to(like.dtype)
         return batch if batch.ndim == 4 else batch[None]
     singles = separate(images)
@@ -195,7 +194,7 @@ def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tens
 
 
 def _is_prepared(images: Any) -> bool:
-    """Whether images are a float tensor or array with the channels first."""
+    """Whether this is a float tensor or array with the channels first."""
     if isinstance(images, Tensor):
         floating = images.is_floating_point()
     else:
