@@ -51,6 +51,7 @@ def captum_attribution(
         ValueError: for what is no model, an unknown method, or a layer or head that the method does
             not have. Other errors are raised by ``attribute``.
 
+    >>> import torch
     >>> from timm.models import VisionTransformer
     >>> vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=3, num_heads=2)
     >>> attributions = captum_attribution(vit.eval(), "visits").attribute(torch.ones(1, 3, 32, 32))
