@@ -45,7 +45,7 @@ def explain(
     seeds: Sequence[int | str] | None = None,
     untrained_seed: int = 0,
 ) -> Explanation:
-    """Map where a Vision Transformer looks.
+    """Map where a Vision Transformer looks. Each argument is one choice that decides the map.
 
     The scores of each head are scaled to sum to 1 over the patch tokens before heads are averaged,
     and the scores of each layer before layers are averaged. Prefix tokens are part of the graph and

@@ -222,32 +222,13 @@ def save(
     ['Attention', 'Attention', 'LinearInfSA']
     """
     require_module(model)
-    name = architecture or getattr(model, "pretrained_cfg", {}).get("architecture")
-    if name is None:
-        raise ValueError(
-            f"{type(model).__name__} was not built by timm.create_model, so that its name and "
-            "arguments are not known; give architecture and arguments, or save its state dict, "
-            "which load takes as checkpoint of a model"
-        )
-    if classes is None:
-        classes = getattr(model, "class_names", None)
-    facts = {
-        "arguments": get_model_args(model) if arguments is None else arguments,
-        "attention": [reader.kind for _, reader in attention_layers(model).values()],
-        "preparation": {k: v for k, v in data_config(model).items() if k != "input_size"},
-        "classes": classes,
-    }
-    try:
-        metadata = {"architecture": name} | {key: json.dumps(fact) for key, fact in facts.items()}
-    except TypeError as error:
-        raise ValueError(
-            f"arguments of {name} must be plain data, got {facts['arguments']}"
-        ) from error
+    metadata = _metadata(model, classes, architecture, arguments)
     state = model.state_dict()
     problems = misfits(rebuild(metadata, device="meta"), state)
     if problems:
         raise ValueError(
-            f"{name} with the arguments {metadata['arguments']} is another model; {problems}"
+            f"{metadata['architecture']} with the arguments {metadata['arguments']} is another "
+            f"model; {problems}"
         )
     weights = {
         key: value.detach().to("cpu", dtype if value.is_floating_point() else None).contiguous()
@@ -255,6 +236,34 @@ def save(
     }
     with replacing(path) as temporary:
         temporary.write_bytes(safetensors.torch.save(weights, metadata))
+
+
+def _metadata(
+    model: nn.Module,
+    classes: list[str] | None,
+    architecture: str | None,
+    arguments: dict[str, Any] | None,
+) -> dict[str, str]:
+    """What :func:`rebuild` needs, and the classes; see :func:`save`."""
+    name = architecture or getattr(model, "pretrained_cfg", {}).get("architecture")
+    if name is None:
+        raise ValueError(
+            f"{type(model).__name__} was not built by timm.create_model, so that its name and "
+            "arguments are not known; give architecture and arguments, or save its state dict, "
+            "which load takes as checkpoint of a model"
+        )
+    facts = {
+        "arguments": get_model_args(model) if arguments is None else arguments,
+        "attention": [reader.kind for _, reader in attention_layers(model).values()],
+        "preparation": {k: v for k, v in data_config(model).items() if k != "input_size"},
+        "classes": getattr(model, "class_names", None) if classes is None else classes,
+    }
+    try:
+        return {"architecture": name} | {key: json.dumps(fact) for key, fact in facts.items()}
+    except TypeError as error:
+        raise ValueError(
+            f"arguments of {name} must be plain data, got {facts['arguments']}"
+        ) from error
 
 
 def rebuild(metadata: dict[str, str], **kwargs: Any) -> nn.Module:

@@ -75,6 +75,7 @@ class _Multihead(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
+        """Attend, with the signature of ``MultiheadAttention.forward``. Masks are refused."""
         infsa.refuse_masks(
             key_padding_mask=key_padding_mask, attn_mask=attn_mask, is_causal=is_causal
         )
