@@ -21,7 +21,7 @@ from infsa_explain.drawing.figures import Panel, draw, grid
 from infsa_explain.graph import centrality
 from infsa_explain.graph.centrality import Centrality
 from infsa_explain.graph.operator import AttentionOperator
-from infsa_explain.methods import layer_method
+from infsa_explain.methods import register_method
 from infsa_explain.methods.registry import Request
 from infsa_explain.viewing.views import view
 from infsa_explain.vits.capturing import Graphs, Layer
@@ -44,7 +44,7 @@ ROWS = {
 }
 
 
-@layer_method("relu-visits", kinds=("softmax",))
+@register_method("relu-visits", kinds=("softmax",))
 def relu_visits(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """Visits on the graph that InfSA would make of a softmax layer's queries and keys."""
     graph = AttentionOperator(layer.operator.q, layer.operator.k, kind="infsa")

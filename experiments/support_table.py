@@ -1,7 +1,7 @@
-"""Make ``docs/support.md``: what can be read, each row from a small model built and tried here.
+"""Make ``docs/support.md``: the registry's families, and small models that are built and tried.
 
-Run from the checkout: ``python experiments/support_table.py``; it also writes the README's short
-form, a row a family. The tests try the same models, and compare both tables.
+Run from the checkout: ``python experiments/support_table.py``. It also writes the README's short
+form, with one row per family. The tests try the same models, and compare both pages.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ import infsa_explain
 from infsa_explain.attention.layers import linear_infsa, pure_infsa
 from infsa_explain.methods import applicable_methods
 from infsa_explain.models.infvit import InfViT
-from infsa_explain.vits import classifies
-from infsa_explain.vits.capturing import attention_kinds
-from infsa_explain.vits.registry import merge_heads, split_heads
+from infsa_explain.vits import attention_kinds, classifies, registry
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,11 @@ class ReleasedLayer(nn.Module):
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
         """Attend: tokens (B, N, D) to (B, N, D)."""
         projections = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (split_heads(linear(x), self.num_heads) for linear in projections)
+        q, k, v = (registry.split_heads(linear(x), self.num_heads) for linear in projections)
         function = pure_infsa if self.variant == "pure_infsa" else linear_infsa
-        out: Tensor = self.out_proj(merge_heads(function(q, k, v, self.rho_logit.sigmoid())))
+        out: Tensor = self.out_proj(
+            registry.merge_heads(function(q, k, v, self.rho_logit.sigmoid()))
+        )
         return out
 
 
@@ -221,6 +221,23 @@ EXAMPLES = [
 ]
 
 
+def registered() -> str:
+    """The families and the attention layers of the registry, in Markdown."""
+    lines = ["| family | models | fill `drop` |", "| --- | --- | --- |"]
+    for family in sorted(registry.FAMILIES, key=lambda family: family.name):
+        summary = (family.__doc__ or "").partition("\n")[0].rstrip(".")
+        drops = "no" if type(family).drop is registry.Family.drop else "yes"
+        lines.append(f"| {family.name} | {summary} | {drops} |")
+    lines += ["", "| attention layer | kind | file in `infsa_explain/vits/` |"]
+    lines += ["| --- | --- | --- |"]
+    rows = {
+        (reader.read.__module__.rpartition(".")[2], reader.name, reader.kind)
+        for reader in registry.ATTENTION
+    }
+    lines += [f"| `{name}` | {kind} | `{file}.py` |" for file, name, kind in sorted(rows)]
+    return "\n".join(lines)
+
+
 def tried(example: Example) -> tuple[str, str, str]:
     """What the table says of a model: whether it is captured, converted, and by which methods."""
     model, images = example.model(), example.images()
@@ -255,7 +272,7 @@ def short(table: str) -> str:
     groups: dict[tuple[str, ...], list[str]] = {}
     for line in table.splitlines()[2:]:
         name, capture, converted, methods = (cell.strip() for cell in line.split("|")[1:-1])
-        family = next(family for family in FAMILIES if name.startswith(family))
+        family = next(title for title in TITLES if name.startswith(title))
         outcome = (capture, converted, re.sub(r" \d+ for .*", "", methods))
         key = (family, *(("no", "", "") if capture != "yes" else outcome))
         groups.setdefault(key, []).append(name.removeprefix(family).strip(", "))
@@ -272,16 +289,28 @@ def with_short(readme: str, table: str) -> str:
     return f"{before}{BEGIN}\n{short(table)}\n{END}{after}"
 
 
-FAMILIES = ("InfViT", "timm", "torchvision", "Hugging Face", "released")
+TITLES = ("InfViT", "timm", "torchvision", "Hugging Face", "released")
 BEGIN, END = "<!-- support: experiments/support_table.py -->", "<!-- end of support -->"
 HEAD = """# Which Vision Transformers can be read
 
-`experiments/support_table.py` makes this page: it builds each model, small, and tries it. The tests
-try the same models. Hugging Face's need the extra `hf`.
+`experiments/support_table.py` makes this page. The tests compare it.
+
+## Families in the registry
+
+A family is a class in one file, and so is one of your own (`tests/vits/test_extension.py`). The
+attention layers of the second table are read in models of any family.
+
+{registered}
+
+## Models that were tried
+
+Each is small, built and tried with every method that suits it. The tests try the same models.
+Hugging Face's models need the extra `hf`.
 
 """
 
 if __name__ == "__main__":
     made, front = table(), Path(__file__).parents[1] / "README.md"
-    (Path(__file__).parents[1] / "docs" / "support.md").write_text(HEAD + made + "\n")
+    page = HEAD.format(registered=registered()) + made + "\n"
+    (Path(__file__).parents[1] / "docs" / "support.md").write_text(page)
     front.write_text(with_short(front.read_text(), made))

@@ -1,21 +1,28 @@
-"""What to extend the toolkit with: maps, measures and model families of one's own.
+"""Extension points: map methods, measures and model families of your own.
 
-Each is one object in one file, registered by a decorator; ``explain``, ``measure``, the tables, the
-page and the command line find it there. A package that advertises such a file in the entry point
-group ``infsa_explain`` has it imported by the command line.
+Each is one object in one file, registered by a decorator. ``explain``, ``measure``, the tables, the
+report and the command line find it in the registry. The command line imports modules that packages
+advertise in the entry point group ``infsa_explain``.
 """
 
 from __future__ import annotations
 
 from .data.samples import Sample
 from .evaluate import MapOptions, Measure, register_measure
-from .methods import layer_method as register_layer_method
-from .methods import model_method as register_model_method
-from .vits import Layout, Reading
-from .vits import attention_family as register_attention
-from .vits import model_family as register_family
+from .methods import register_method
+from .vits import (
+    Family,
+    Forms,
+    Layout,
+    Reading,
+    register_attention,
+    register_family,
+    register_forms,
+)
 
 __all__ = [
+    "Family",
+    "Forms",
     "Layout",
     "MapOptions",
     "Measure",
@@ -23,7 +30,7 @@ __all__ = [
     "Sample",
     "register_attention",
     "register_family",
-    "register_layer_method",
+    "register_forms",
     "register_measure",
-    "register_model_method",
+    "register_method",
 ]

@@ -1,4 +1,4 @@
-"""``experiments/support_table.py``, whose models the tests try too."""
+"""Scripts of ``experiments/`` as modules: the tests try the models of ``support_table.py``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-def support_table():
-    """The script as a module."""
-    script = ROOT / "experiments" / "support_table.py"
-    spec = importlib.util.spec_from_file_location("support_table", script)
+def script(name):
+    """A script of ``experiments/`` as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "experiments" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["support_table"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def support_table():
+    """The script that builds a small model of every family."""
+    return script("support_table")

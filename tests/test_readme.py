@@ -11,6 +11,7 @@ import pytest
 import torch
 import typer
 from PIL import Image
+from supported_models import script
 
 import infsa_explain
 from infsa_explain.cli import app
@@ -148,6 +149,12 @@ def test_the_page_of_methods_has_every_method():
     rows = [line for line in lines if line.startswith("| `")]
     assert sorted(rows[:-1]) == sorted(expected)
     assert rows[-1].startswith("| `untrained-NAME` |")
+
+
+def test_the_table_of_methods_is_as_printed_from_the_registry():
+    table = script("methods_table")
+    page = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    assert table.with_table(page) == page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

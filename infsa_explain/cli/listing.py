@@ -63,7 +63,7 @@ def _seconds(name: str, device: str) -> dict[str, float]:
 
     from ..data import PhotoDigits
     from ..methods import applicable_methods, explain
-    from ..vits.capturing import attention_kinds
+    from ..vits import attention_kinds
     from ..vits.preprocessing import preprocess
 
     (model,) = load_models([name], [], device, pretrained=False).values()

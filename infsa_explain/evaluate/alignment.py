@@ -23,8 +23,10 @@ from ..attention.functional import key_weights, linear_weights
 from ..drawing.charts import save_figure
 from ..graph.centrality import Perron, perron
 from ..graph.solvers import survival_per_head
+from ..methods import LayerChoice
 from ..ranges import MANY
-from ..vits.capturing import Layer
+from ..vits import attention_layers
+from ..vits.capturing import Layer, layer_index
 from .alignment_tables import (
     alignment_forests,
     alignment_tables,
@@ -65,7 +67,7 @@ class Alignment(Measure):
     Attributes:
         side: the Perron vector: ``"left"``, attention received, which the weights stand for, or
             ``"right"``, which is constant for softmax attention.
-        layers: indices, or None for all.
+        layers: indices, negative from the end, or ``"last"``; None for all.
         steps: numbers of steps k > 1 of the weights' own power iteration, q̄ ← Σ a_i q_i, to
             compare beside the weights; see
             :func:`infsa_explain.attention.functional.linear_weights`.
@@ -86,7 +88,7 @@ class Alignment(Measure):
     own_options: ClassVar[tuple[str, ...]] = ("steps",)
 
     side: Literal["left", "right"] = "left"
-    layers: tuple[int, ...] | None = None
+    layers: tuple[LayerChoice, ...] | None = None
     steps: tuple[int, ...] = ()
     gamma: float | None = None
     tol: float = 1e-6
@@ -100,6 +102,7 @@ class Alignment(Measure):
             raise ValueError(f"steps must each be at most {MANY}, got {list(self.steps)}")
         if self.side not in ("left", "right"):
             raise ValueError(f"side must be 'left' or 'right', got {self.side!r}")
+        _chosen(self.layers, len(attention_layers(model)))
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         layers = batch.graphs.layers
@@ -157,15 +160,8 @@ class Alignment(Measure):
         }
 
 
-def _chosen(layers: tuple[int, ...] | None, depth: int) -> Iterable[int]:
-    if layers is None:
-        return range(depth)
-    for layer in layers:
-        if not -depth <= layer < depth:
-            raise ValueError(
-                f"layer {layer} is out of range: the model has {depth} (layer 0 to {depth - 1})"
-            )
-    return [layer % depth for layer in layers]
+def _chosen(layers: Sequence[LayerChoice] | None, depth: int) -> Iterable[int]:
+    return range(depth) if layers is None else [layer_index(layer, depth) for layer in layers]
 
 
 def _layer(

@@ -16,17 +16,19 @@ from ..data import ImageError
 from ..data.samples import ImageData, Sample
 from ..methods import (
     UNTRAINED,
+    Explanation,
+    LayerChoice,
     MethodNotApplicable,
     applicable_methods,
     check_place,
     class_index,
+    explain_graphs,
     get_method,
 )
-from ..methods.explaining import Explanation, explain_graphs
 from ..methods.targets import targets_of
 from ..models.untraining import untrained
-from ..vits import classifies, model_output, require_classes, vit_of
-from ..vits.capturing import Graphs, attention_kinds, capture
+from ..vits import attention_kinds, classifies, model_output, require_classes, vit_of
+from ..vits.capturing import Graphs, capture
 from ..vits.preprocessing import preprocess
 
 __all__ = [
@@ -68,7 +70,7 @@ class MapOptions:
     """
 
     methods: tuple[str, ...] | None = None
-    layer: int | str = "last"
+    layer: LayerChoice = "last"
     head: int | None = None
     gamma: float | None = None
     target: Target = "predicted"

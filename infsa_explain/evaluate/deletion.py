@@ -24,7 +24,7 @@ from ..memory import Halving
 from ..vits import model_output
 from ..vits.capturing import patch_grid
 from ..vits.preprocessing import data_config
-from ..vits.tokens import drop_fill
+from ..vits.tokens import drop_fill, drop_point
 from .batches import Batch, MapOptions, check_output, patch_scores
 from .diagnostics import of_methods, of_models
 from .findings import Score
@@ -112,6 +112,8 @@ class Morf(MapOptions, Measure):
             raise ValueError(f"floor must be a probability in [0, 1), got {self.floor}")
         if self.fill not in (*FILLS, "drop"):
             raise ValueError(f"unknown fill {self.fill!r}; one of {', '.join([*FILLS, 'drop'])}")
+        if self.fill == "drop":
+            drop_point(model)
 
     def pass_size(self, model: nn.Module, images: Tensor) -> int:
         """Most masked images a forward pass; for ``drop`` no more than there are at one step.

@@ -10,8 +10,7 @@ from infsa_metrics import FILLS, infidelity, pixel_fill, sensitivity_max
 from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
-from ..methods import get_method
-from ..methods.explaining import explain_graphs
+from ..methods import explain_graphs, get_method
 from ..vits import model_output
 from ..vits.capturing import capture
 from ..vits.preprocessing import data_config

@@ -21,9 +21,9 @@ from infsa_metrics import (
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..models.untraining import block_list
 from ..vits import unwrapped
-from ..vits.watching import forward_pass, watching
+from ..vits.blocks import blocks_of
+from ..vits.passes import forward_pass, watching
 from .batches import Batch, MapOptions, patch_scores
 from .diagnostics import excluded_share, of_methods
 from .registry import Measure, register_measure
@@ -112,8 +112,7 @@ def _by_depth(model: nn.Module, images: Tensor) -> list[Tensor]:
         similarity.append(token_similarity(tokens.float()))
 
     model = unwrapped(model)
-    blocks = dict(model.get_submodule(block_list(model)).named_children())
-    with watching(blocks, after=add), forward_pass(model), torch.no_grad():
+    with watching(blocks_of(model), after=add), forward_pass(model), torch.no_grad():
         model(images)
     return similarity
 

@@ -15,8 +15,7 @@ from infsa_metrics.sanity import image_range, noisy_copies
 from torch import Tensor, nn
 
 from ..drawing.charts import PALETTE, Line, LineChart, markers, save_figure
-from ..methods import get_method
-from ..methods.explaining import explain_graphs
+from ..methods import explain_graphs, get_method
 from ..models.untraining import cascade
 from ..ranges import count as whole_number
 from ..vits.capturing import Graphs, capture

@@ -1,8 +1,7 @@
 """Map methods in one registry, and :func:`explain`.
 
-A *layer* method (:func:`layer_method`) scores the tokens of one layer, mostly for each head;
-``explain`` chooses and averages. A *model* method (:func:`model_method`) reads all layers, or none.
-May import: ``models``, ``vits`` and what is below them.
+A method is a function with :func:`register_method`: it scores each head, each layer, or the whole
+model; ``explain`` averages. May import: ``models``, ``vits`` and what is below them.
 """
 
 from __future__ import annotations
@@ -10,38 +9,40 @@ from __future__ import annotations
 from . import (  # noqa: F401  (their methods register themselves)
     centralities,
     controls,
-    gradcam,
+    gradcam_maps,
     gradient_centralities,
-    patch_removal,
-    pixel_gradients,
-    relevance,
+    pixel_maps,
+    relevance_maps,
     rollouts,
 )
-from .explaining import Explanation, explain
+from .explaining import explain, explain_graphs
+from .explanation import Explanation
 from .registry import (
     METHODS,
     UNTRAINED,
+    LayerChoice,
     Method,
     MethodNotApplicable,
     applicable_methods,
     check_place,
     get_method,
-    layer_method,
-    model_method,
+    register_method,
 )
-from .targets import class_index
+from .targets import Target, class_index
 
 __all__ = [
     "METHODS",
     "UNTRAINED",
     "Explanation",
+    "LayerChoice",
     "Method",
     "MethodNotApplicable",
+    "Target",
     "applicable_methods",
     "check_place",
     "class_index",
     "explain",
+    "explain_graphs",
     "get_method",
-    "layer_method",
-    "model_method",
+    "register_method",
 ]

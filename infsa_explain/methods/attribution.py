@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import torch
+import numpy as np
 from captum.attr import Attribution
 from captum.log import log_usage
 from infsa_metrics import class_logits, output_tensor
@@ -14,7 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ..vits import model_output
-from . import Explanation, explain, get_method
+from .explaining import explain
+from .explanation import Explanation
+from .registry import LayerChoice, get_method
+from .targets import Target
 
 __all__ = ["MethodAttribution", "captum_attribution"]
 
@@ -26,28 +29,29 @@ def captum_attribution(
     model: nn.Module,
     method: str = "visits",
     *,
-    layer: int | str = -1,
+    layer: LayerChoice = -1,
     head: int | None = None,
     gamma: float | None = None,
     seeds: Sequence[int | str] | None = None,
 ) -> MethodAttribution:
-    """Make a map method an attribution of pixels, a ``captum.attr.Attribution``.
+    """A map method as an attribution of pixels, a ``captum.attr.Attribution``.
 
     Args:
-        model: a supported ViT, in any mode; it is left as found.
+        model: a supported ViT, in any mode. It is unchanged afterwards.
         method: a name in ``METHODS``.
-        layer, head, gamma: as in :func:`infsa_explain.explain`.
-        seeds: B identities of the images, for methods that draw; their places in the batch if
-            None. Where Captum shows every image several times in a row, as its metrics do, all
-            copies keep their image's identity, so that they differ in nothing but what is shown.
+        layer, head, gamma: as for :func:`infsa_explain.explain`.
+        seeds: B identities of the images, for methods that draw random numbers; their indices in
+            the batch if None. Captum's metrics pass several perturbed copies of each image in a
+            row. All copies get the identity of their image, so that only the perturbation differs.
 
     Returns:
         :class:`MethodAttribution`.
 
     Raises:
-        ValueError: for an unknown method, or a layer or a head that the method does not have. What
-            else is wrong shows in ``attribute``.
+        ValueError: for what is no model, an unknown method, or a layer or head that the method does
+            not have. Other errors are raised by ``attribute``.
 
+    >>> import torch
     >>> from timm.models import VisionTransformer
     >>> vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=3, num_heads=2)
     >>> attributions = captum_attribution(vit.eval(), "visits").attribute(torch.ones(1, 3, 32, 32))
@@ -63,8 +67,7 @@ class MethodAttribution(Attribution):  # type: ignore[misc]  # Captum has no typ
     """A map method as an attribution of pixels; made by :func:`captum_attribution`.
 
     Attributes:
-        forward_func: images (B, 3, H, W) → logits of classes (B, K), whatever form the model's
-            outputs have.
+        forward_func: images (B, 3, H, W) → logits of classes (B, K), for every form of output.
     """
 
     def __init__(
@@ -78,20 +81,18 @@ class MethodAttribution(Attribution):  # type: ignore[misc]  # Captum has no typ
         self._maps_of, self._seeds = maps_of, seeds
 
     @log_usage()  # type: ignore[untyped-decorator]  # NoiseTunnel looks for what it wraps
-    def attribute(
-        self, inputs: Inputs, target: int | str | Sequence[int] | Tensor | None = None
-    ) -> Inputs:
-        """The method's maps, drawn out to the images' pixels and shared out among the channels.
+    def attribute(self, inputs: Inputs, target: Target = None) -> Inputs:
+        """The method's maps, resized to the images' pixels and divided among the channels.
 
         Args:
-            inputs: (B, 3, H, W), as :func:`infsa_explain.explain` takes them.
-            target: the class to explain, by number or name, one for all or one each; the predicted
-                one if None.
+            inputs: (B, 3, H, W), preprocessed as for :func:`infsa_explain.explain`.
+            target: the class to explain, by number or name, one for all images or one per image;
+                the predicted class if None.
 
         Returns:
-            (B, 3, H, W) float32, alike in every channel: their sum is the map, raw, enlarged
+            (B, 3, H, W) float32, equal in all channels. Their sum is the raw map, resized
             bilinearly between patch centres (``align_corners=False``), as overlays draw it. NaN
-            where there is no map. A tuple of it where ``inputs`` is a tuple.
+            if an image has no map. A tuple of one tensor if ``inputs`` is a tuple.
 
         Raises:
             ValueError: as :func:`infsa_explain.explain`.
@@ -99,11 +100,8 @@ class MethodAttribution(Attribution):  # type: ignore[misc]  # Captum has no typ
         if isinstance(inputs, tuple):
             (images,) = inputs
             return (self.attribute(images, target),)
-        if (
-            not (target is None or isinstance(target, str))
-            and (single := torch.as_tensor(target)).numel() == 1
-        ):
-            target = single.reshape(())  # one class in a list or tensor is Captum's "for all"
+        if isinstance(target, Sequence | Tensor | np.ndarray) and np.shape(target) == (1,):
+            target = target[0]  # in Captum, a list or tensor of one class is for all images
         seeds = self._seeds
         if seeds is not None:
             seeds = [seed for seed in seeds for _ in range(len(inputs) // len(seeds))]

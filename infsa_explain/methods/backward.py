@@ -1,12 +1,12 @@
 """The gradient of a class's logit at every attention layer, from one more pass of the model.
 
-The attention matrix A of a head never shows where attention is fused, and need not. The head
-passes on o = A v, so that with g = ∂y/∂o
+Fused attention does not form the attention matrix A of a head, and its gradient does not need it.
+The output of the head is o = A v, so that with g = ∂y/∂o
 
     ∂y/∂A_ij = g_i · v_j
 
-and g follows from the gradient of what the attention module gives, through what the module does
-after its heads: norm, gate, projection. Nothing of the model is replaced.
+and g is the gradient of the attention module's output, propagated back through what follows the
+heads in the module: norm, gate, projection. No part of the model is replaced.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import torch
 from infsa_metrics import class_logits, output_tensor
 from torch import Tensor, nn
 
-from ..vits import Reading
-from ..vits.capturing import Graphs, Layer, attention_layers, inputs_of
+from ..vits import Reading, attention_layers
+from ..vits.capturing import Graphs, Layer
+from ..vits.finding import inputs_of
 from ..vits.kinds import KINDS
-from ..vits.watching import forward_pass, watching
+from ..vits.passes import forward_pass, watching
 from .registry import MethodNotApplicable
 
-__all__ = ["LayerGradients", "attention_matrix", "gradients"]
+__all__ = ["LayerGradients", "attention_matrix", "gradients", "layer_gradients"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class LayerGradients:
     Attributes:
         name: of the attention module in the model.
         kind: ``"linear"``, ``"pure"`` or ``"softmax"``.
-        tokens: x, what enters the module, (B, N, D).
+        tokens: x, the module's input, (B, N, D).
         tokens_gradient: ∂y/∂x, (B, N, D).
-        output_gradient: the gradient of what the module gives, (B, N, D).
-        read: reads the module at x.
+        output_gradient: the gradient at the module's output, (B, N, D).
+        read: gives the module's reading of x.
     """
 
     name: str
@@ -55,7 +56,7 @@ class LayerGradients:
         """g and v, each (B, H, N, d) in at least float32: ∂y/∂A_ij = g_i · v_j.
 
         Raises:
-            MethodNotApplicable: for a layer whose reader does not say what its values are.
+            MethodNotApplicable: if the layer's reader does not give values and output.
         """
         with _recording(self.tokens):
             with torch.no_grad():
@@ -73,74 +74,82 @@ class LayerGradients:
 
 
 def gradients(graphs: Graphs, targets: Tensor) -> list[LayerGradients]:
-    """The gradients of every attention layer, y being the logit of each image's target.
+    """The gradients of every attention layer; y is the logit of each image's target.
 
-    The model runs in eval mode without autocast, and is left as found. The result is kept for as
-    long as ``graphs`` are, or until another target is asked for.
+    The model runs in eval mode without autocast, and is unchanged afterwards. The result is cached
+    while ``graphs`` exist, until other targets are asked for.
 
     Args:
-        graphs: whose model and images are run again.
+        graphs: whose model is run again on its images.
         targets: (B,) long, classes; or (B, D), the features of a model without a classifier.
 
     Returns:
-        One a layer, in the order of ``graphs.layers``.
+        One :class:`LayerGradients` per layer of the model, in order.
 
     Raises:
         ValueError: for a model whose output has no gradient.
     """
-    known, result = _LATEST.get(graphs, (None, []))
-    if known is None or not torch.equal(known, targets):
+    cached_targets, result = _LATEST.get(graphs, (None, []))
+    if cached_targets is None or not torch.equal(cached_targets, targets):
         result = _backward(graphs, targets)
         _LATEST[graphs] = targets.clone(), result
     return result
 
 
-#: The targets and gradients last computed of graphs that are in use.
+def layer_gradients(layer: Layer, graphs: Graphs, targets: Tensor) -> LayerGradients:
+    """The gradients of one of the layers of ``graphs``; see :func:`gradients`."""
+    return gradients(graphs, targets)[graphs.indices[graphs.layers.index(layer)]]
+
+
+#: The last targets of graphs that are in use, and their gradients.
 _LATEST: WeakKeyDictionary[Graphs, tuple[Tensor, list[LayerGradients]]] = WeakKeyDictionary()
 
 
 def _backward(graphs: Graphs, targets: Tensor) -> list[LayerGradients]:
     require_gradients(graphs.model)
-    families = attention_layers(graphs.model)
-    layers: list[tuple[str, str, Callable[[Tensor], Reading]]] = []
-    ends: list[Tensor] = []  # what enters a module, and what it gives, one after the other
+    readers = attention_layers(graphs.model)
+    names: list[str] = []
+    reads: list[Callable[[], Reading]] = []
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def keep(
         name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        family = families[name][1]
-        x, inputs = inputs_of(family, module, args, kwargs)
-        inputs = {k: v.detach() if isinstance(v, Tensor) else v for k, v in inputs.items()}
-        given = output if isinstance(output, Tensor) else output[0]
-        if not given.requires_grad:
+        reader = readers[name][1]
+        x, further = inputs_of(reader, module, args, kwargs)
+        further = {k: v.detach() if isinstance(v, Tensor) else v for k, v in further.items()}
+        tokens = output if isinstance(output, Tensor) else output[0]
+        if not tokens.requires_grad:
             raise MethodNotApplicable(f"no gradient passes through layer {name}")
-        layers.append((name, family.kind, lambda x: family.read(module, x, **inputs)))
-        ends.extend((x, given))
+        names.append(name)
+        reads.append(partial(reader.read, module, x.detach(), **further))
+        inputs.append(x)
+        outputs.append(tokens)
 
     with forward_pass(graphs.model), _recording(graphs.images):
-        # Of the images, so that frozen parameters are no obstacle.
+        # Gradients start at the images, so that frozen parameters are no obstacle.
         images = graphs.images.detach().clone().requires_grad_()
-        modules = {name: module for name, (module, _) in families.items()}
-        with watching(modules, after=keep):
+        with watching({name: module for name, (module, _) in readers.items()}, after=keep):
             raw = output_tensor(graphs.model(images))
         if not raw.requires_grad:
-            raise MethodNotApplicable(f"no gradient reaches the output of {_title(graphs.model)}")
-        y = scores_of(class_logits(raw, graphs.output), targets).sum()  # images do not meet
-        slopes = torch.autograd.grad(y, ends, materialize_grads=True)
-    ends = [x.detach() for x in ends[::2]]
+            title = type(graphs.model).__name__
+            raise MethodNotApplicable(f"no gradient reaches the output of {title}")
+        y = scores_of(class_logits(raw, graphs.output), targets).sum()  # images are independent
+        slopes = torch.autograd.grad(y, [*inputs, *outputs], materialize_grads=True)
     return [
-        LayerGradients(name, kind, x, x_slope, output_slope, partial(read, x))
-        for (name, kind, read), x, x_slope, output_slope in zip(
-            layers, ends, slopes[::2], slopes[1::2], strict=True
+        LayerGradients(name, readers[name][1].kind, x.detach(), x_slope, output_slope, read)
+        for name, read, x, x_slope, output_slope in zip(
+            names, reads, inputs, slopes[: len(inputs)], slopes[len(inputs) :], strict=True
         )
     ]
 
 
 def scores_of(outputs: Tensor, targets: Tensor) -> Tensor:
-    """y of each image, (B,): what its targets are in the model's outputs, (B, K).
+    """y of each image, (B,), from the model's outputs (B, K).
 
-    The logit of a class, or the projection of the features on those of the clean image: their
-    cosine itself has no gradient there.
+    The logit of the target class; or the projection of the features on the target features, those
+    of the clean image. (The gradient of their cosine is zero at the clean image.)
     """
     if targets.is_floating_point():
         return (outputs * targets.to(outputs)).sum(-1)
@@ -162,30 +171,26 @@ def require_gradients(model: nn.Module) -> None:
             )
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise MethodNotApplicable(
-            f"{_title(model)} was made under torch.inference_mode(), so nothing of it has a "
-            "gradient; build or load it outside"
+            f"{type(model).__name__} was made under torch.inference_mode(), so its parameters have "
+            "no gradient; build or load it outside"
         )
 
 
-def _title(model: nn.Module) -> str:
-    return type(model).__name__
-
-
 def attention_matrix(layer: Layer) -> Tensor:
-    """A, what the heads of a layer do to their values, (B, H, N, N).
+    """A of a layer, (B, H, N, N): the output of its heads is A v.
 
-    Softmax attention, γÂ of a pure layer, or γ times `a` in every row of a linear one.
+    Softmax attention, γÂ of a pure layer, or γ times `a` in every row of a linear layer.
     """
     return layer.gain().to(layer.operator.q)[:, None, None] * layer.matrix()
 
 
 @contextmanager
 def _recording(like: Tensor) -> Iterator[None]:
-    """Gradients on, and nothing that lowers the precision."""
+    """Within this context gradients are recorded, without autocast."""
     off = torch.autocast(like.device.type, enabled=False)
     with torch.inference_mode(False), torch.enable_grad(), off:
         yield
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,29 +1,27 @@
-"""Controls: maps that look at nothing. A method that does not beat them shows nothing."""
+"""Controls: maps that do not look at the image. A method must be better than they are."""
 
 from __future__ import annotations
-
-import hashlib
 
 import torch
 from torch import Tensor
 
 from ..vits.capturing import Graphs
-from .registry import Request, model_method
+from ..vits.seeding import seed_of
+from .registry import Request, register_method
 
 
-@model_method("random", control=True)
+@register_method("random", scope="model", control=True)
 def random(graphs: Graphs, request: Request) -> Tensor:
     """Independent uniform noise for every patch, seeded by the image's identity."""
     patches = graphs.grid[0] * graphs.grid[1]
     rows = []
     for seed in request.seeds:
-        digest = hashlib.sha256(f"random map of {seed}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        generator = torch.Generator().manual_seed(seed_of(f"random map of {seed}", 7))
         rows.append(torch.rand(patches, generator=generator, dtype=torch.float32))
     return with_prefix(torch.stack(rows), graphs)
 
 
-@model_method("centre", control=True)
+@register_method("centre", scope="model", control=True)
 def centre(graphs: Graphs, request: Request) -> Tensor:
     """A fixed blob in the middle, exp(−r²/2σ²) with σ a quarter of the image's side."""
     gh, gw = graphs.grid

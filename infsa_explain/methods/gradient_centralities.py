@@ -1,15 +1,15 @@
 """Centralities of a class: of the token graph weighted by the gradient of the class's logit.
 
-An edge of the gradient graph is attention that speaks for the class, (∂y/∂A_ij · A_ij)⁺, with A
-what the heads do to their values: softmax attention, Â, or `a` in every row of a linear layer. The
-graph is divided by its Frobenius norm, as Â is, so that every centrality of Â is one of it, with
-the same certificate; γ and the size of the gradient play no part.
+An edge of the gradient graph is (∂y/∂A_ij · A_ij)⁺, attention in favour of the class. A is softmax
+attention, Â, or `a` in every row of a linear layer. The graph is divided by its Frobenius norm, as
+Â is. So every centrality of Â applies to it, with the same certificate, and γ and the scale of the
+gradient have no effect.
 
-Where the classifier reads the class token alone, nothing else has a gradient after the last layer:
-its gradient graph is a star, and all centralities rank alike, by attention × gradient of the class
-token. Earlier layers, or the mean over all, say more. Such a star has no Perron vector unless the
-class token speaks for the class to itself, and emitted centralities score only its centre, so that
-neither is a method here.
+If the classifier reads only the class token, no other token has a gradient after the last layer.
+The gradient graph of the last layer is then a star, and all centralities rank tokens in the same
+way, by attention × gradient of the class token. Earlier layers, or the mean over all layers, say
+more. A star has no Perron vector unless the class token has an edge to itself, and emitted
+centralities score only its centre. So neither is a method here.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from ..graph import centrality
 from ..graph.centrality import Centrality
 from ..graph.operator import AttentionOperator
 from ..vits.capturing import Graphs, Layer
-from .backward import gradients
-from .registry import Request, layer_method
+from .backward import layer_gradients
+from .registry import Request, register_method
 
 
 class GradientOperator(AttentionOperator):
     """(g vᵀ)⁺ ⊙ A over its Frobenius norm: the gradient graph, formed tile by tile.
 
-    A tile of A is held beside each tile of its own.
+    Each tile takes the memory of two: its own and that of A.
 
     Args:
-        graph: A, of either kind; None where v holds it, (g_i · v_j)⁺ a_j = (g_i · a_j v_j)⁺.
-        g: (B, H, N, d), the gradient of what the heads pass on, up to a positive factor a head.
-        v: values, (B, H, N, d), up to another.
+        graph: A, of either kind; None if v contains it, as (g_i · v_j)⁺ a_j = (g_i · a_j v_j)⁺.
+        g: (B, H, N, d), the gradient at the heads' outputs, up to a positive factor per head.
+        v: values, (B, H, N, d), up to a positive factor per head.
     """
 
-    eps = torch.finfo(torch.float32).tiny  # the size of a gradient means nothing
+    eps = torch.finfo(torch.float32).tiny  # the scale of a gradient is arbitrary
 
     def __init__(self, graph: AttentionOperator | None, g: Tensor, v: Tensor) -> None:
         super().__init__(g, v)
@@ -63,7 +63,7 @@ class GradientOperator(AttentionOperator):
 
 def gradient_graph(layer: Layer, request: Request, graphs: Graphs) -> AttentionOperator:
     """The gradient graph of a layer, over (B, H)."""
-    g, v = gradients(graphs, request.targets)[graphs.indices[graphs.layers.index(layer)]].heads()
+    g, v = layer_gradients(layer, graphs, request.targets).heads()
     op = layer.operator
     g, v = g.to(op.q), v.to(op.q)
     row = layer.row()
@@ -73,31 +73,31 @@ def gradient_graph(layer: Layer, request: Request, graphs: Graphs) -> AttentionO
 
 
 def _scaled(x: Tensor) -> Tensor:
-    """x with a largest entry of 1 in every head, or zero: squares of small gradients underflow."""
+    """x divided by its largest magnitude in every head: squares of small gradients underflow."""
     largest = x.abs().amax((-2, -1), keepdim=True)
     return x / largest.where(largest > 0, 1)
 
 
 def _where_any_edge(result: Centrality, op: AttentionOperator) -> Centrality:
-    """NaN for heads without an edge, where the start or the teleport alone would show."""
+    """NaN for heads without an edge, whose scores would be those of the start or teleport."""
     return replace(result, scores=result.scores.masked_fill(op.double.dead()[..., None], torch.nan))
 
 
-@layer_method("gradient-visits", class_specific=True)
+@register_method("gradient-visits", class_specific=True)
 def visits(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """Expected visits, sᵀ(I − γW)⁻¹ from a uniform start, W attention × gradient of a class."""
     op = gradient_graph(layer, request, graphs)
     return _where_any_edge(centrality.visits(op, request.gamma_of(layer)), op)
 
 
-@layer_method("gradient-pagerank", class_specific=True)
+@register_method("gradient-pagerank", class_specific=True)
 def pagerank(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """PageRank, damping 0.85, of attention × gradient of a class."""
     op = gradient_graph(layer, request, graphs)
     return _where_any_edge(centrality.pagerank(op), op)
 
 
-@layer_method("gradient-degree", class_specific=True)
+@register_method("gradient-degree", class_specific=True)
 def degree(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """In-degree, the column sums of attention × gradient of a class."""
     return centrality.degree(gradient_graph(layer, request, graphs))

@@ -5,41 +5,54 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from ..graph.centrality import Centrality, Perron
-from ..vits.capturing import Graphs, Layer
+from ..vits.capturing import Layer
 from ..vits.kinds import KINDS
 
 __all__ = [
     "METHODS",
     "UNTRAINED",
+    "LayerChoice",
     "Method",
     "MethodNotApplicable",
+    "Request",
+    "Scope",
     "applicable_methods",
     "check_place",
     "get_method",
-    "layer_method",
-    "model_method",
+    "register_method",
 ]
+
+#: A layer: its index, negative from the end, or ``"last"``; or ``"mean"`` over all layers. Digits
+#: in a text are an index.
+LayerChoice: TypeAlias = int | str
+#: What a method scores: each head of a layer, each layer, or the whole model.
+Scope: TypeAlias = Literal["head", "layer", "model"]
+#: Layers that are accepted for a method of the whole model: the default, and the mean over all.
+WHOLE_MODEL = ("-1", "last", "mean")
+#: Prefix of a method's name: the same map, from the model with fresh weights.
+UNTRAINED = "untrained-"
 
 
 class MethodNotApplicable(ValueError):
-    """A method that has no meaning for this kind of model."""
+    """A method that has no meaning for a model."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a method is given besides the graphs.
+    """The arguments of a method besides the graphs.
 
     Attributes:
-        gamma: overrides the model's own γ, or None.
-        seeds: identities of the images, for methods that draw.
-        targets: (B,) the class that each image is explained for, for methods that are of a class.
-        gammas: every γ that a method asked for, a scalar or (H,), in order.
+        gamma: replaces the model's own γ; None to keep it.
+        seeds: identities of the images, for methods that draw random numbers.
+        targets: (B,) the class that each image is explained for, for methods that are of a class;
+            (B, D) features of a model without a classifier.
+        gammas: every γ that the method asked for, a scalar or (H,), in order.
     """
 
     gamma: float | None
@@ -48,119 +61,119 @@ class Request:
     gammas: list[Tensor] = field(default_factory=list)
 
     def gamma_of(self, layer: Layer) -> float | Tensor:
-        """γ to use for a layer: the caller's, or the layer's own, (H,)."""
+        """γ for a layer: the caller's, or the layer's own, (H,)."""
         gamma = layer.gamma if self.gamma is None else self.gamma
         self.gammas.append(torch.as_tensor(gamma))
         return gamma
 
 
-LayerScores = Callable[[Layer, Request, Graphs], Tensor | Centrality | Perron]
-ModelScores = Callable[[Graphs, Request], Tensor | Centrality]
-
-
 @dataclass(frozen=True)
 class Method:
-    """One way to score tokens.
+    """One way to score tokens; made by :func:`register_method`.
 
     Attributes:
         name: as in ``explain(..., method=name)``.
-        scope: ``"layer"``, a score per layer and head, or ``"model"``, one score per token.
-        kinds: kinds of attention it is for.
-        control: whether it looks at nothing the model computed.
-        class_specific: whether its map is of a class, ``Request.targets``.
-        heads: whether it scores each head of a layer.
-        scores: layer scope: (layer, request, graphs) → (B, H, N), a ``Centrality`` or a
-            ``Perron``, or without heads (B, N); model scope: (graphs, request) → (B, N), or a
-            ``Centrality`` of that shape. Prefix tokens included.
-        summary: one line, from the docstring.
-        untrained: whether the map is that of the model with fresh weights.
+        scope: what it scores.
+        kinds: kinds of attention that it is for.
+        control: True if its map does not depend on what the model computes.
+        class_specific: True if its map is of a class, ``Request.targets``.
+        scores: the registered function.
+        summary: the first line of the function's docstring.
+        untrained: True if the map is that of the model with fresh weights.
     """
 
     name: str
-    scope: Literal["layer", "model"]
+    scope: Scope
     kinds: frozenset[str]
     control: bool
     class_specific: bool
-    heads: bool
     scores: Callable[..., Any]
     summary: str
     untrained: bool = False
 
     @property
+    def heads(self) -> bool:
+        """Whether it scores each head of a layer."""
+        return self.scope == "head"
+
+    @property
     def layers(self) -> bool:
         """Whether it scores each layer."""
-        return self.scope == "layer"
+        return self.scope != "model"
 
-    def check(self, layer: int | str, head: int | None) -> None:
-        """Raise a ValueError for a layer or a head that the method does not have."""
+    def check(self, layer: LayerChoice, head: int | None) -> None:
+        """Refuse a layer or a head that the method does not have.
+
+        Raises:
+            ValueError: names the argument.
+        """
         if head is not None and not self.heads:
             raise ValueError(
                 f"head must be left out for {self.name}, which has no heads, got {head}"
             )
-        if self.scope == "model" and str(layer) not in EVERY_LAYER:
+        if not self.layers and str(layer) not in WHOLE_MODEL:
             raise ValueError(
                 f"layer must be left out for {self.name}, which is of the whole model, got {layer}"
             )
 
-    def choice(self, layer: int | str, head: int | None) -> dict[str, Any]:
-        """Arguments of ``explain``: of a layer and a head for several methods what this one has."""
-        return {
-            "layer": layer if self.scope == "layer" else -1,
-            "head": head if self.heads else None,
-        }
+    def choice(self, layer: LayerChoice, head: int | None) -> dict[str, Any]:
+        """The layer and head as arguments of ``explain``, or their defaults if it has none."""
+        return {"layer": layer if self.layers else -1, "head": head if self.heads else None}
 
 
+#: Methods by name.
 METHODS: dict[str, Method] = {}
-#: Layers that may be said of a method of the whole model: the default, and the mean over all.
-EVERY_LAYER = ("-1", "last", "mean")
-#: Before a method's name: the same map, from the model with fresh weights.
-UNTRAINED = "untrained-"
+
+Scored: TypeAlias = Tensor | Centrality | Perron
+Scores = TypeVar("Scores", bound=Callable[..., Scored])
 
 
-def layer_method(
+def register_method(
     name: str,
     *,
-    kinds: Sequence[str] = tuple(KINDS),
-    class_specific: bool = False,
-    heads: bool = True,
-) -> Callable[[LayerScores], LayerScores]:
-    """Register a method that scores each layer and, unless told, each of its heads."""
-
-    def register(scores: LayerScores) -> LayerScores:
-        METHODS[name] = Method(
-            name,
-            "layer",
-            frozenset(kinds),
-            control=False,
-            class_specific=class_specific,
-            heads=heads,
-            scores=scores,
-            summary=_summary(scores),
-        )
-        return scores
-
-    return register
-
-
-def model_method(
-    name: str,
-    *,
-    kinds: Sequence[str] = tuple(KINDS),
+    scope: Scope = "head",
+    kinds: Iterable[str] = tuple(KINDS),
     control: bool = False,
     class_specific: bool = False,
-) -> Callable[[ModelScores], ModelScores]:
-    """Register a method that scores the tokens of the whole model."""
+) -> Callable[[Scores], Scores]:
+    """Register a map method: a decorator for a function that scores tokens.
 
-    def register(scores: ModelScores) -> ModelScores:
+    Scores include the prefix tokens; higher is more important. The first line of the function's
+    docstring describes the method in lists.
+
+    Args:
+        name: the method's name.
+        scope: what the function scores:
+
+            - ``"head"``: ``(layer, request, graphs)`` → (B, H, N), a ``Centrality`` or ``Perron``
+            - ``"layer"``: ``(layer, request, graphs)`` → (B, N)
+            - ``"model"``: ``(graphs, request)`` → (B, N), or a ``Centrality`` of that shape
+
+            with a :class:`infsa_explain.vits.capturing.Layer`, a :class:`Request` and
+            :class:`infsa_explain.Graphs`.
+        kinds: kinds of attention that it is for, of ``"softmax"``, ``"pure"`` and ``"linear"``.
+        control: True for a map that does not depend on what the model computes.
+        class_specific: True for a map of a class, ``request.targets``.
+
+    Raises:
+        ValueError: for an unknown scope or kind.
+
+    >>> @register_method("brightest-token")
+    ... def brightest(layer, request, graphs):
+    ...     '''Norm of the keys.'''
+    ...     return layer.operator.k.norm(dim=-1)
+    >>> METHODS.pop("brightest-token").summary
+    'Norm of the keys.'
+    """
+    if scope not in get_args(Scope):
+        raise ValueError(f"scope must be one of {', '.join(get_args(Scope))}, got {scope!r}")
+    if unknown := set(kinds) - KINDS.keys():
+        raise ValueError(f"kinds must be of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
+
+    def register(scores: Scores) -> Scores:
+        summary = (scores.__doc__ or "").strip().partition("\n")[0]  # empty under python -OO
         METHODS[name] = Method(
-            name,
-            "model",
-            frozenset(kinds),
-            control=control,
-            class_specific=class_specific,
-            heads=False,
-            scores=scores,
-            summary=_summary(scores),
+            name, scope, frozenset(kinds), control, class_specific, scores, summary
         )
         return scores
 
@@ -168,42 +181,41 @@ def model_method(
 
 
 def get_method(name: str) -> Method:
-    """The method of that name; ``untrained-visits``, and so with any name, is its control.
+    """The method of that name; ``untrained-NAME`` is the control of NAME.
 
     Raises:
         ValueError: if there is none; names the nearest.
     """
-    known = name.removeprefix(UNTRAINED)
-    if known not in METHODS:
-        near = difflib.get_close_matches(known, METHODS, n=3) or sorted(METHODS)
-        prefix = name[: len(name) - len(known)]
+    plain = name.removeprefix(UNTRAINED)
+    if plain not in METHODS:
+        prefix = name[: len(name) - len(plain)]
+        near = difflib.get_close_matches(plain, METHODS, n=3) or sorted(METHODS)
         likely = ", ".join(prefix + other for other in near)
         raise ValueError(f"unknown method {name!r}; did you mean {likely}?")
-    if known == name:
+    if plain == name:
         return METHODS[name]
-    return replace(METHODS[known], name=name, untrained=True)
+    return replace(METHODS[plain], name=name, untrained=True)
 
 
-def check_place(names: Iterable[str], layer: int | str, head: int | None) -> None:
-    """Raise a ValueError where several methods are asked for a layer or a head that is not theirs.
+def check_place(names: Iterable[str], layer: LayerChoice, head: int | None) -> None:
+    """Refuse a layer or a head that several methods together do not have.
 
-    A layer is for those that score layers, of which there must be one. A head is for methods with
-    heads, and no other may stand beside them but controls.
+    A layer needs at least one method that scores layers. A head needs methods that score heads;
+    only controls may be named beside them.
+
+    Raises:
+        ValueError: names the argument and the methods.
     """
     methods = [get_method(name) for name in names]
-    if str(layer) not in EVERY_LAYER and methods and not any(method.layers for method in methods):
-        of_all = ", ".join(method.name for method in methods)
-        raise ValueError(f"layer must be left out for {of_all}, of the whole model, got {layer}")
+    if str(layer) not in WHOLE_MODEL and methods and not any(method.layers for method in methods):
+        listed = ", ".join(method.name for method in methods)
+        raise ValueError(f"layer must be left out for {listed}, of the whole model, got {layer}")
     without = [method.name for method in methods if not (method.heads or method.control)]
     if head is not None and (without or not any(method.heads for method in methods)):
-        of_none = ", ".join(without or [method.name for method in methods])
-        raise ValueError(f"head must be left out for {of_none}, without heads, got {head}")
+        listed = ", ".join(without or [method.name for method in methods])
+        raise ValueError(f"head must be left out for {listed}, without heads, got {head}")
 
 
 def applicable_methods(kinds: set[str]) -> list[str]:
-    """Names of the methods that suit a model with these kinds of attention."""
+    """Names of the methods for a model with these kinds of attention."""
     return [name for name, method in METHODS.items() if kinds <= method.kinds]
-
-
-def _summary(function: Callable[..., Any]) -> str:
-    return (function.__doc__ or "").strip().partition("\n")[0]  # no docstrings under python -OO

@@ -1,4 +1,4 @@
-"""Raw attention, and attention followed through the residual stack."""
+"""Raw attention, and attention through all layers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from ..vits.capturing import Graphs, Layer
-from .registry import Request, layer_method, model_method
+from .registry import Request, register_method
 
 
-@layer_method("attention", kinds=("softmax",))
+@register_method("attention", kinds=("softmax",))
 def attention(layer: Layer, request: Request, graphs: Graphs) -> Tensor:
     """Raw softmax attention: the class token's row, or the patches' mean where they are pooled."""
     return _seen_from_output(layer.operator.dense(), graphs)
 
 
-@model_method("rollout")
+@register_method("rollout", scope="model")
 def rollout(graphs: Graphs, request: Request) -> Tensor:
     """Attention rollout, Π ½(A⁽ˡ⁾ + I) with A the head mean of row-normalised attention.
 
@@ -26,7 +26,7 @@ def rollout(graphs: Graphs, request: Request) -> Tensor:
     return _rolled_out(graphs, lambda heads, identity: (heads.mean(1) + identity) / 2)
 
 
-@model_method("rollout-max")
+@register_method("rollout-max", scope="model")
 def rollout_max(graphs: Graphs, request: Request) -> Tensor:
     """Rollout of A + I, rows scaled to 1, with A the largest of the heads' attention, not the mean.
 
@@ -35,7 +35,7 @@ def rollout_max(graphs: Graphs, request: Request) -> Tensor:
     return _rolled_out(graphs, lambda heads, identity: _stochastic(heads.amax(1) + identity))
 
 
-@model_method("rollout-min", kinds=("softmax",))
+@register_method("rollout-min", scope="model", kinds=("softmax",))
 def rollout_min(graphs: Graphs, request: Request) -> Tensor:
     """Rollout of A + I, rows scaled to 1, with A the least of the heads' attention, not the mean.
 
@@ -44,17 +44,17 @@ def rollout_min(graphs: Graphs, request: Request) -> Tensor:
     return _rolled_out(graphs, lambda heads, identity: _stochastic(heads.amin(1) + identity))
 
 
-@model_method("rollout-bare")
+@register_method("rollout-bare", scope="model")
 def rollout_bare(graphs: Graphs, request: Request) -> Tensor:
     """Rollout without the residual connection, Π A⁽ˡ⁾ with A as in rollout.
 
-    Abnar and Zuidema, as :func:`rollout`: what their identity matrix stands for is left out.
+    Abnar and Zuidema, as :func:`rollout`, without the identity matrix for the residual.
     """
     return _rolled_out(graphs, lambda heads, identity: heads.mean(1))
 
 
 def _rolled_out(graphs: Graphs, step: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Π step(heads' attention, I) over the layers, as the classifier sees it, (B, N)."""
+    """The row of Π step(heads' attention, I) that the classifier reads, (B, N)."""
     batch, _, tokens = graphs.operators[0].shape
     identity = torch.eye(tokens).to(graphs.operators[0].q)
     flow = identity.expand(batch, tokens, tokens)
@@ -70,10 +70,10 @@ def _stochastic(matrix: Tensor) -> Tensor:
 
 
 def mixing(layer: Layer) -> Tensor:
-    """What each token takes from each other, rows summing to 1: (B, H, N, N).
+    """Attention with rows that sum to 1, (B, H, N, N).
 
-    Softmax attention itself, the row-normalised token graph of a pure layer, or `a` in every row
-    of a linear one. A row that takes nothing keeps its own token.
+    Softmax attention, the row-normalised token graph of a pure layer, or `a` in every row of a
+    linear layer. A row of zeros becomes that of the identity.
     """
     matrix = layer.matrix()
     total = matrix.sum(-1, keepdim=True)
@@ -82,7 +82,7 @@ def mixing(layer: Layer) -> Tensor:
 
 
 def _seen_from_output(matrix: Tensor, graphs: Graphs) -> Tensor:
-    """What reaches the classifier: the class token's row, or the mean of the patches' rows.
+    """The row that the classifier reads: of the class token, or the mean over the patches.
 
     (B, H, N, N) to (B, H, N).
     """

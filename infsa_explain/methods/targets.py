@@ -1,4 +1,4 @@
-"""The class that a map is of: by number, by name, or the predicted one."""
+"""The class that a map explains: by number, by name, or the predicted one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ from ..vits.capturing import Graphs
 
 __all__ = ["Target", "class_index", "targets_of"]
 
-#: A class by number or name, for all images or one each; None for the predicted ones.
+#: A class by number or name, for all images or one per image; None for the predicted classes.
 Target: TypeAlias = int | str | Sequence[int | str] | Tensor | NDArray[Any] | None
 
 
 def class_index(model: nn.Module, name: str) -> int:
-    """The class of that name, whatever its case, with spaces, underscores or hyphens.
+    """The class of that name, in any case, with spaces, underscores or hyphens.
 
-    The model's names are those of :func:`infsa_explain.vits.class_names`. One of several
-    synonyms, separated by commas, is enough.
-
-    What is no name and a number is the class of that number.
+    Names are those of :func:`infsa_explain.vits.class_names`. If a class has several synonyms,
+    separated by commas, each of them is accepted. Digits that are no name are a class's number.
 
     Raises:
         ValueError: for a name that no class has, or several have; names the nearest.
@@ -40,14 +38,13 @@ def class_index(model: nn.Module, name: str) -> int:
     (1, 2)
     """
     names = class_names(model) or []
-    found = [i for i, own in enumerate(names) if own == name]
-    found = found or [i for i, own in enumerate(names) if _plain(name) in _spellings(own)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(
-            f"target {name!r} is the name of classes {', '.join(map(str, found))}; give the number"
-        )
+    matches = [i for i, other in enumerate(names) if other == name]
+    matches = matches or [i for i, other in enumerate(names) if _plain(name) in _spellings(other)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        numbers = ", ".join(map(str, matches))
+        raise ValueError(f"target {name!r} is the name of classes {numbers}; give the number")
     if re.fullmatch(r"[0-9]{1,18}", name):
         return int(name)
     if not names:
@@ -55,9 +52,9 @@ def class_index(model: nn.Module, name: str) -> int:
             f"target {name!r} is a name, and the model has none for its classes: give a number, or "
             "set its class_names"
         )
-    known = [spelling for own in names for spelling in _spellings(own)]
-    near = set(get_close_matches(_plain(name), known, n=3))
-    likely = [own for own in names if near & set(_spellings(own))] or names[:3]
+    spellings = [spelling for other in names for spelling in _spellings(other)]
+    near = set(get_close_matches(_plain(name), spellings, n=3))
+    likely = [other for other in names if near & set(_spellings(other))] or names[:3]
     raise ValueError(
         f"target must be the name or the number of a class, got {name!r}; the model's classes are "
         f"{', '.join(map(repr, likely))}{', …' if len(likely) < len(names) else ''}"
@@ -65,13 +62,14 @@ def class_index(model: nn.Module, name: str) -> int:
 
 
 def targets_of(graphs: Graphs, target: Target) -> Tensor:
-    """What each image is explained for, on the model's device.
+    """The target of each image, on the model's device.
 
     Returns:
-        (B,) long, classes; or (B, D), for a model without a classifier, features at unit length.
+        (B,) long, classes; or (B, D), features at unit length, for a model without a classifier.
 
     Raises:
-        ValueError: for a class that the model has no output for, or not one per image.
+        ValueError: for a class that the model does not have, or a number of targets other than one
+            or one per image.
     """
     if graphs.output == "embedding":
         return _features(graphs.logits, target)
@@ -112,7 +110,7 @@ def targets_of(graphs: Graphs, target: Target) -> Tensor:
 
 
 def _features(features: Tensor, target: Target) -> Tensor:
-    """What is followed of a model without a classifier: the features (B, D), or those given."""
+    """The target of a model without a classifier: its features (B, D), or those in ``target``."""
     if isinstance(target, Tensor) and target.shape == features.shape:
         return normalize(target.to(features))
     if target is not None and not (isinstance(target, str) and target == "embedding"):
@@ -129,6 +127,6 @@ def _spellings(name: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A name in one spelling: case, spaces, underscores, hyphens and composed letters alike."""
+    """A name in lower case, with single spaces for underscores and hyphens, in Unicode's NFC."""
     letters = unicodedata.normalize("NFC", name).casefold()
     return " ".join(re.split(r"[\s_-]+", letters.strip()))

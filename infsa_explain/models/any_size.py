@@ -1,9 +1,9 @@
-"""A ViT that works piece by piece in inference, so that images of any size fit in memory.
+"""A ViT that computes in pieces at inference, so that large images fit in memory.
 
-Where no gradient is asked for, only the tokens themselves and their projections into one
-attention layer need memory that grows with their number N: patches are cut from strips of the
-image, position embeddings are resampled some channels at a time, and MLPs take some tokens at a
-time. Up to :data:`CHUNK` tokens, and in training, timm's own code runs. Outputs agree to rounding.
+Without gradients, only the N tokens and their projections in one attention layer take memory
+proportional to N. Patches are embedded in strips of the image, position embeddings are resampled in
+groups of channels, and MLPs take groups of tokens. Up to :data:`CHUNK` tokens, and in training,
+timm's own code runs. Outputs agree up to rounding.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import Tensor, nn
 
 __all__ = ["PiecewiseBlock", "PiecewisePatchEmbed", "PiecewiseVisionTransformer"]
 
-#: Tokens that are worked on at a time.
+#: Tokens per piece.
 CHUNK = 4096
-#: Channels of a position embedding that are resampled at a time.
+#: Channels of a position embedding per piece.
 CHANNELS = 64
 
 
 def in_pieces(module: nn.Module, tokens: int) -> bool:
-    """Whether a module works piece by piece: in inference, on more than CHUNK tokens."""
+    """Whether a module computes in pieces: at inference, with more than CHUNK tokens."""
     return tokens > CHUNK and not module.training and not torch.is_grad_enabled()
 
 
 class PiecewiseBlock(Block):
-    """timm's ``Block``, whose second norm and MLP take CHUNK of many tokens at a time."""
+    """timm's ``Block``, whose second norm and MLP take at most CHUNK tokens at a time."""
 
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
@@ -47,9 +47,9 @@ class PiecewiseBlock(Block):
 
 
 class PiecewisePatchEmbed(PatchEmbed):
-    """timm's ``PatchEmbed``, which cuts the patches of a large image strip by strip.
+    """timm's ``PatchEmbed``, which embeds a large image strip by strip.
 
-    In models with ``dynamic_img_size``, whose patches come as (B, gh, gw, D).
+    Only in models with ``dynamic_img_size``, where its output is (B, gh, gw, D).
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class PiecewisePatchEmbed(PatchEmbed):
 
 
 class PiecewiseVisionTransformer(VisionTransformer):
-    """timm's ``VisionTransformer`` of these parts; arguments, weights and outputs are timm's."""
+    """timm's ``VisionTransformer`` with these parts, and the same arguments and weights."""
 
     def __init__(self, **kwargs: Any) -> None:
         parts = {"block_fn": PiecewiseBlock, "embed_layer": PiecewisePatchEmbed}
@@ -75,8 +75,8 @@ class PiecewiseVisionTransformer(VisionTransformer):
     ) -> Tensor:
         """Images (B, 3, H, W) to token features (B, N, D), block by block in inference.
 
-        ``nn.Sequential`` would hold the first block's tokens until the last is done; it is called
-        where someone has a hook on it.
+        ``nn.Sequential`` would keep the input of the first block in memory. It is only called if
+        it has a hook.
         """
         hooked = self.blocks._forward_hooks or self.blocks._forward_pre_hooks
         masked = attn_mask is not None or is_causal
@@ -98,16 +98,16 @@ class PiecewiseVisionTransformer(VisionTransformer):
         tokens = torch.cat([*prefix, x.flatten(1, 2)], dim=1)
         embedded = 0 if self.no_embed_class else self.num_prefix_tokens
         first = self.num_prefix_tokens - embedded
-        for some, embedding in zip(
+        for channels, embedding in zip(
             torch.split(tokens[:, first:], CHANNELS, dim=-1),
             torch.split(self.pos_embed, CHANNELS, dim=-1),
             strict=True,
         ):
             old = self.patch_embed.grid_size
-            some += resample_abs_pos_embed(embedding, x.shape[1:3], old, embedded)
+            channels += resample_abs_pos_embed(embedding, x.shape[1:3], old, embedded)
         out: Tensor = self.pos_drop(tokens)
         return out
 
     def _prefix(self) -> list[Tensor]:
-        """The class token and the registers, those that there are."""
+        """The class token and the registers, if the model has them."""
         return [token for token in (self.cls_token, self.reg_token) if token is not None]

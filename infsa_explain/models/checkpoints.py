@@ -1,7 +1,7 @@
-"""Checkpoints on disk: weights as data, with what is needed to rebuild the model beside them.
+"""Checkpoints on disk: weights, with what is needed to rebuild the model.
 
-A safetensors file that :func:`save` wrote holds in its metadata which model the weights are for.
-Nothing that a checkpoint holds is ever run.
+:func:`save` writes the name and arguments of the model into the metadata of a safetensors file. No
+code in a checkpoint is ever run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from ..files import read_json, replacing
-from ..vits.capturing import attention_layers
+from ..vits import attention_layers, require_module
 from ..vits.preprocessing import data_config
 from .conversion import convert
 from .fitting import misfits
@@ -35,20 +35,20 @@ from .positions import size_of
 
 __all__ = ["change", "fingerprint", "is_checkpoint", "read_checkpoint", "rebuild", "save"]
 
-#: Endings of checkpoints; the last is of the index of one in several files.
+#: Endings of checkpoints; the last is that of the index of a checkpoint in several files.
 INDEX = ".index.json"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar", INDEX)
-#: Beside tensors and plain values: a bag of values, which training scripts keep arguments in.
+#: Classes that a torch file may hold besides tensors and plain values: a container of arguments.
 HARMLESS: list[Any] = [argparse.Namespace]
-#: What Git LFS puts in the place of a large file until it is fetched.
+#: Start of the file that Git LFS puts in place of a large file until it is fetched.
 POINTER = b"version https://git-lfs"
 
-#: Arguments of timm's factory itself: those of a model lie in a file that a stranger may have made.
+#: Arguments of timm's factory, not of a model. A checkpoint may not set them: strangers make files.
 OUTSIDE = inspect.signature(timm.create_model).parameters.keys() - {"kwargs"}
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether a path ends as those of checkpoints do."""
+    """Whether a path has the ending of a checkpoint."""
     return os.fspath(path).lower().endswith(SUFFIXES)
 
 
@@ -56,15 +56,15 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
     """All tensors and the metadata of a safetensors file, or of a torch file read as data only.
 
     Args:
-        path: of one of these files, or of the ``.index.json`` of a checkpoint in several.
+        path: of such a file, or of the ``.index.json`` of a checkpoint in several files.
 
     Returns:
-        Tensors by name, those of nested state dicts as ``state_dict/head.weight``; and metadata:
-        those of a safetensors file, and of a torch file, as far as it notes them, the size of its
-        images, ``img_size`` in JSON, and the name of its model, ``arch``.
+        Tensors by name, those of nested state dicts as ``state_dict/head.weight``; and metadata. Of
+        a torch file these are ``img_size`` in JSON and ``arch``, the model's name, if it records
+        them.
 
     Raises:
-        ValueError: if there is no such file, it is no such file, holds no tensors, or holds objects
+        ValueError: if the file is missing, is no checkpoint, holds no tensors, or holds objects
             that could run code.
     """
     path = Path(path)
@@ -95,16 +95,16 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                 weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
                 return weights, file.metadata() or {}
         with safe_globals(HARMLESS), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old formats
+            warnings.simplefilter("ignore")  # warnings about old formats
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged bytes fail in every way there is
+    except Exception as error:  # damaged bytes raise errors of many classes
         reason = _reason(path, error)
         raise ValueError(f"cannot read {path} as a checkpoint of weights: {reason}") from error
     return _tensors(content), _notes(content)
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Why a file cannot be read, and what its owner can do."""
+    """Why a file cannot be read, and what the user can do."""
     with suppress(OSError), path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             return "it is Git LFS's pointer to the file; get the file itself with `git lfs pull`"
@@ -114,7 +114,7 @@ def _reason(path: Path, error: Exception) -> str:
         return "it is a TorchScript program; save the state_dict() of its model"
     if not isinstance(error, pickle.UnpicklingError):
         return f"{type(error).__name__}: {error}".splitlines()[0]
-    try:  # PyTorch's message advises to run the file
+    try:  # PyTorch's own message advises to run the file
         objects = sorted(get_unsafe_globals_in_checkpoint(path))
     except Exception:  # damaged, or of an old format
         objects = []
@@ -131,27 +131,27 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
-    """Tensors of nested mappings, each under its name after the names of the mappings.
+    """Tensors of nested mappings; names are joined by slashes.
 
-    A mapping counts once, wherever it is, so that one that holds itself does no harm.
+    Each mapping is visited once, so that a mapping that contains itself is no endless loop.
     """
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    tensors: dict[str, Tensor] = {}
+    visited: set[int] = set()
     mappings = [("", content)]
-    for folder, mapping in mappings:  # which grows meanwhile
-        if not isinstance(mapping, dict) or id(mapping) in seen:
+    for folder, mapping in mappings:  # the list grows in the loop
+        if not isinstance(mapping, dict) or id(mapping) in visited:
             continue
-        seen.add(id(mapping))
+        visited.add(id(mapping))
         for key, value in mapping.items():
             if isinstance(value, Tensor):
-                found[f"{folder}{key}"] = value
+                tensors[f"{folder}{key}"] = value
             else:
                 mappings.append((f"{folder}{key}/", value))
-    return found
+    return tensors
 
 
 def _notes(content: Any) -> dict[str, str]:
-    """What a torch file notes of its model, and what it holds in words."""
+    """What a torch file records of its model, and a description of its content."""
     if not isinstance(content, dict):
         return {"content": f"a {type(content).__name__}"}
     keys = ", ".join(map(str, list(content)[:8]))
@@ -170,7 +170,7 @@ def _notes(content: Any) -> dict[str, str]:
 
 
 def _read_parts(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of all files that the index of a checkpoint in several lists."""
+    """The tensors of all files that are listed in an index."""
     content = read_json(index)
     listed = content.get("weight_map") if isinstance(content, dict) else None
     names = sorted(set(map(str, listed.values()))) if isinstance(listed, dict) else []
@@ -197,20 +197,20 @@ def save(
 ) -> None:
     """Write a checkpoint that :func:`load` takes by its path alone.
 
-    Beside the weights are the model's name and arguments, the kind of attention of each layer,
-    so that what :func:`convert` made of it is kept, how its images are prepared, and its classes.
+    The file holds the weights, the model's name and arguments, the kind of attention of each layer
+    (so that converted models can be saved), how its images are prepared, and its classes.
 
     Args:
         model: a ViT of timm's registry, converted or not.
         path: of a safetensors file.
-        classes: names of the classes, in order; the model's ``class_names`` unless told.
-        architecture: its name in timm's registry; as timm noted it unless told.
-        arguments: those that differ from the name's defaults; as timm noted them unless told.
-        dtype: of floating-point weights on disk; their own unless told.
+        classes: names of the classes, in order; default: the model's ``class_names``.
+        architecture: its name in timm's registry; default: as recorded by timm.
+        arguments: those that differ from the defaults of that name; default: as recorded by timm.
+        dtype: of floating-point weights on disk; default: unchanged.
 
     Raises:
         ValueError: if the model is no supported ViT of timm's registry, or its name and arguments
-            are not plain data or build another one.
+            are not plain data or build another model.
 
     >>> import tempfile, timm
     >>> from infsa_explain import convert, load
@@ -221,32 +221,14 @@ def save(
     >>> [type(block.attn).__name__ for block in loaded.blocks]
     ['Attention', 'Attention', 'LinearInfSA']
     """
-    name = architecture or getattr(model, "pretrained_cfg", {}).get("architecture")
-    if name is None:
-        raise ValueError(
-            f"{type(model).__name__} was not built by timm.create_model, so that its name and "
-            "arguments are not known; give architecture and arguments, or save its state dict, "
-            "which load takes as checkpoint of a model"
-        )
-    if classes is None:
-        classes = getattr(model, "class_names", None)
-    facts = {
-        "arguments": get_model_args(model) if arguments is None else arguments,
-        "attention": [family.kind for _, family in attention_layers(model).values()],
-        "preparation": {k: v for k, v in data_config(model).items() if k != "input_size"},
-        "classes": classes,
-    }
-    try:
-        metadata = {"architecture": name} | {key: json.dumps(fact) for key, fact in facts.items()}
-    except TypeError as error:
-        raise ValueError(
-            f"arguments of {name} must be plain data, got {facts['arguments']}"
-        ) from error
+    require_module(model)
+    metadata = _metadata(model, classes, architecture, arguments)
     state = model.state_dict()
     problems = misfits(rebuild(metadata, device="meta"), state)
     if problems:
         raise ValueError(
-            f"{name} with the arguments {metadata['arguments']} is another model; {problems}"
+            f"{metadata['architecture']} with the arguments {metadata['arguments']} is another "
+            f"model; {problems}"
         )
     weights = {
         key: value.detach().to("cpu", dtype if value.is_floating_point() else None).contiguous()
@@ -256,10 +238,38 @@ def save(
         temporary.write_bytes(safetensors.torch.save(weights, metadata))
 
 
-def rebuild(metadata: dict[str, str], **kwargs: Any) -> nn.Module:
-    """The model that a checkpoint's metadata describe, without its weights.
+def _metadata(
+    model: nn.Module,
+    classes: list[str] | None,
+    architecture: str | None,
+    arguments: dict[str, Any] | None,
+) -> dict[str, str]:
+    """What :func:`rebuild` needs, and the classes; see :func:`save`."""
+    name = architecture or getattr(model, "pretrained_cfg", {}).get("architecture")
+    if name is None:
+        raise ValueError(
+            f"{type(model).__name__} was not built by timm.create_model, so that its name and "
+            "arguments are not known; give architecture and arguments, or save its state dict, "
+            "which load takes as checkpoint of a model"
+        )
+    facts = {
+        "arguments": get_model_args(model) if arguments is None else arguments,
+        "attention": [reader.kind for _, reader in attention_layers(model).values()],
+        "preparation": {k: v for k, v in data_config(model).items() if k != "input_size"},
+        "classes": getattr(model, "class_names", None) if classes is None else classes,
+    }
+    try:
+        return {"architecture": name} | {key: json.dumps(fact) for key, fact in facts.items()}
+    except TypeError as error:
+        raise ValueError(
+            f"arguments of {name} must be plain data, got {facts['arguments']}"
+        ) from error
 
-    ``kwargs`` are further arguments of the model, before those in the metadata.
+
+def rebuild(metadata: dict[str, str], **kwargs: Any) -> nn.Module:
+    """The model that the metadata of a checkpoint describe, without its weights.
+
+    ``kwargs`` are arguments of the model that replace those in the metadata.
     """
     arguments = json.loads(metadata.get("arguments", "{}"))
     if outside := sorted(OUTSIDE & arguments.keys()):
@@ -287,7 +297,7 @@ def rebuild(metadata: dict[str, str], **kwargs: Any) -> nn.Module:
 def change(
     model: Any, img_size: int | tuple[int, int] | None = None, num_classes: int | None = None
 ) -> None:
-    """Take images of another size, its position embedding resampled, or get another classifier."""
+    """Change the image size, with resampled position embedding, or the number of classes."""
     if img_size is not None:
         model.set_input_size(img_size)
     if num_classes is not None and num_classes != model.num_classes:
@@ -296,6 +306,7 @@ def change(
 
 def fingerprint(model: nn.Module) -> str:
     """Hex digest of a model's weights."""
+    require_module(model)
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode())

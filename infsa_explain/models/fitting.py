@@ -37,29 +37,29 @@ def fit(
         model: it is left as it is if the weights do not fit.
         weights: as :func:`infsa_explain.models.checkpoints.read_checkpoint` gives them.
         source: names them in errors and warnings.
-        size: (height, width) of the images that they were trained on, where it is known; where it
-            is not, a square is assumed unless the number of positions is the model's.
+        size: (height, width) of the images that they were trained on; if None, a square grid is
+            assumed unless the number of positions is the model's.
 
     Raises:
         ValueError: if they do not fit; missing, unexpected and misshapen keys are named, and what
             there is.
     """
     place = _place(model, weights, source)
-    own = _under(place, weights)
+    chosen = _under(place, weights)
     if place.whole:
         _say_what_is_left(place, weights, source)
-        own = at_grid(model, own, source, size)
-    if problems := misfits(model, own):
-        hints = [_classifier_hint(model, own), positions_hint(model, own)]
+        chosen = at_grid(model, chosen, source, size)
+    if problems := misfits(model, chosen):
+        hints = [_classifier_hint(model, chosen), positions_hint(model, chosen)]
         if type(model).__module__.startswith("transformers."):
             hints.append("from_pretrained of its class knows the names that its files use")
-        if len(own) < len(weights) or not own.keys() & model.state_dict().keys():
+        if len(chosen) < len(weights) or not chosen.keys() & model.state_dict().keys():
             hints.insert(0, f"the file holds {_contents(weights)}")
         raise ValueError(
             f"{source} does not fit {type(model).__name__}; "
             + "; ".join([problems, *filter(None, hints)])
         )
-    model.load_state_dict(own)
+    model.load_state_dict(chosen)
 
 
 class _Place(NamedTuple):
@@ -104,14 +104,14 @@ def _place(
     for cut in (0, _common_depth(names)):  # as they are, and without what wraps the model
         outer = "".join(f"{part}." for part in names[0].split(".")[:cut]) if names else ""
         wanted = {name.removeprefix(outer) for name in names if name not in optional}
-        found = _followed(wanted, weights)
-        most = max(found.values(), default=0)
+        matches = _followed(wanted, weights)
+        most = max(matches.values(), default=0)
         if most == len(wanted):
             break
     if 2 * most < len(wanted):  # names that are alike by chance
         folder = max(Counter(map(_folder, weights)).items(), key=lambda item: item[1])[0]
         return _Place("", folder, [folder], whole=False)
-    as_good = [prefix for prefix, count in found.items() if count == most]
+    as_good = [prefix for prefix, count in matches.items() if count == most]
     prefix = _chosen(as_good, type(model).__name__, source)
     return _Place(outer, prefix, as_good, most == len(wanted))
 
@@ -135,12 +135,12 @@ def _common_depth(names: list[str]) -> int:
 
 def _followed(names: Collection[str], weights: Iterable[str]) -> Counter[str]:
     """The number of the names that follow each prefix."""
-    found: Counter[str] = Counter()
+    matches: Counter[str] = Counter()
     for key in weights:
         for start in (0, *(match.end() for match in re.finditer(r"[./]", key))):
             if key[start:] in names:
-                found[key[:start]] += 1
-    return found
+                matches[key[:start]] += 1
+    return matches
 
 
 def _folder(key: str) -> str:
@@ -192,17 +192,17 @@ def _contents(weights: Collection[str]) -> str:
 
 def misfits(model: nn.Module, weights: dict[str, Tensor]) -> str:
     """Keys that only one of a model and a state dict has, or that differ in shape; "" if none."""
-    own = model.state_dict()
+    state = model.state_dict()
     shapes = [
-        f"{key} is {tuple(weights[key].shape)}, expected {tuple(own[key].shape)}"
-        for key in own.keys() & weights.keys()
-        if own[key].shape != weights[key].shape
+        f"{key} is {tuple(weights[key].shape)}, expected {tuple(state[key].shape)}"
+        for key in state.keys() & weights.keys()
+        if state[key].shape != weights[key].shape
     ]
     return "; ".join(
         f"{label}: {', '.join(sorted(keys)[:LISTED])}{' …' if len(keys) > LISTED else ''}"
         for label, keys in (
-            ("missing", own.keys() - weights.keys()),
-            ("unexpected", weights.keys() - own.keys()),
+            ("missing", state.keys() - weights.keys()),
+            ("unexpected", weights.keys() - state.keys()),
             ("shapes", shapes),
         )
         if keys
@@ -211,15 +211,15 @@ def misfits(model: nn.Module, weights: dict[str, Tensor]) -> str:
 
 def _classifier_hint(model: nn.Module, weights: dict[str, Tensor]) -> str:
     """What to do if only the number of classes differs."""
-    own = model.state_dict()
+    state = model.state_dict()
     differ = {
-        key: (value.shape, own[key].shape)
+        key: (value.shape, state[key].shape)
         for key, value in weights.items()
-        if key in own and value.shape != own[key].shape
+        if key in state and value.shape != state[key].shape
     }
     heads = {name.rpartition(".")[0] for name in differ}
     inputs_agree = all(theirs[1:] == ours[1:] for theirs, ours in differ.values())
-    if own.keys() != weights.keys() or len(heads) != 1 or not inputs_agree:
+    if state.keys() != weights.keys() or len(heads) != 1 or not inputs_agree:
         return ""
     theirs, ours = next(iter(differ.values()))
     return (

@@ -1,12 +1,12 @@
-"""InfViT in timm's registry: Vision Transformers whose attention is InfSA, and their twins.
+"""InfViT in timm's registry: Vision Transformers with InfSA, and their softmax twins.
 
 Importing this module registers the names, so that ``timm.create_model("infvit_linear_4l")``
-works. A twin differs from its InfViT in the attention layer and in nothing else.
+works. A twin differs from its InfViT only in the attention layer.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from timm.layers.attention import Attention
@@ -20,8 +20,6 @@ from ..catalogue import BUNDLED, UNTRAINED, weights_file
 from .any_size import PiecewiseVisionTransformer
 
 __all__ = ["InfViT"]
-
-AttentionKind = Literal["linear", "pure", "softmax"]
 
 ATTENTION_LAYERS: dict[str, type[Attention]] = {
     "linear": LinearInfSA,
@@ -37,7 +35,7 @@ class InfViT(PiecewiseVisionTransformer):
         attention: ``"linear"``, ``"pure"``, or ``"softmax"`` for the twin.
         pre_logits: a D×D layer before the classifier, as in the published models.
         accumulate: pool Σ_l γˡ x⁽ˡ⁾ over the outputs x⁽ˡ⁾ of the blocks l = 1 … L, with one
-            learnable γ, in place of the last output alone.
+            learnable γ, instead of the last output.
         **kwargs: timm's ``VisionTransformer`` arguments: image and patch size, width, depth,
             heads, class token or pooling, registers.
 
@@ -47,7 +45,7 @@ class InfViT(PiecewiseVisionTransformer):
     def __init__(
         self,
         *,
-        attention: AttentionKind = "linear",
+        attention: str = "linear",
         pre_logits: bool = False,
         accumulate: bool = False,
         **kwargs: Any,
@@ -75,7 +73,7 @@ class InfViT(PiecewiseVisionTransformer):
             features: Tensor = super().forward_features(x, attn_mask, is_causal)
             return features
         if attn_mask is not None or is_causal:
-            raise ValueError("accumulate=True takes no attention mask")
+            raise ValueError("accumulate=True takes no attention mask (attn_mask, is_causal)")
         x = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
         gamma = torch.sigmoid(self.accumulation_logit)
         weight, total = gamma, torch.zeros_like(x)
@@ -122,105 +120,44 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-def _infvit(variant: str, pretrained: bool, arguments: dict[str, Any], **kwargs: Any) -> InfViT:
-    model: InfViT = build_model_with_cfg(
-        InfViT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
-        **{**arguments, **kwargs},
-    )
-    return model
-
-
 #: The published models: width 1024, 64 heads of width 16, and a D×D layer before the classifier.
 PUBLISHED = {"patch_size": 16, "embed_dim": 1024, "num_heads": 64, "pre_logits": True}
-#: Small models for the embedded benchmark: 14×14 patches of 8×8 pixels.
-DIGITS = {
+#: Small models with patches of 8×8 pixels, averaged for the classifier.
+SMALL = {
     "patch_size": 8,
     "embed_dim": 128,
     "depth": 4,
-    "num_heads": 8,
     "global_pool": "avg",
     "class_token": False,
 }
-#: Small models for 64×64 photographs: 8×8 patches of 8×8 pixels.
-PHOTOS = {
-    "patch_size": 8,
-    "embed_dim": 128,
-    "depth": 4,
-    "num_heads": 16,
-    "global_pool": "avg",
-    "class_token": False,
+#: Arguments by the last part of a model's name.
+SIZES: dict[str, dict[str, Any]] = {
+    "4l": PUBLISHED | {"depth": 4},  # Linear-InfSA: 53.5M parameters
+    "24l": PUBLISHED | {"depth": 24},
+    "digits": SMALL | {"num_heads": 8},  # images of 112×112 pixels
+    "photos": SMALL | {"num_heads": 16},  # images of 64×64 pixels
 }
 
 
-@register_model
-def infvit_linear_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """InfViT-Linear of the paper, 4 layers, 53.5M parameters."""
-    return _infvit("infvit_linear_4l", pretrained, PUBLISHED | {"depth": 4}, **kwargs)
+def _register(name: str) -> None:
+    """Register a model with timm: a family, its attention and its size, joined by underscores."""
+    _, attention, size = name.split("_")
+
+    def build(pretrained: bool = False, **kwargs: Any) -> InfViT:
+        model: InfViT = build_model_with_cfg(
+            InfViT,
+            name,
+            pretrained,
+            pretrained_filter_fn=checkpoint_filter_fn,
+            feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+            **{**SIZES[size], "attention": attention, **kwargs},
+        )
+        return model
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"{InfViT.__name__} with {attention} attention, {size}."
+    globals()[name] = register_model(build)
 
 
-@register_model
-def infvit_pure_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """InfViT with Pure InfSA, 4 layers."""
-    arguments = PUBLISHED | {"depth": 4, "attention": "pure"}
-    return _infvit("infvit_pure_4l", pretrained, arguments, **kwargs)
-
-
-@register_model
-def infvit_pure_24l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """InfViT with Pure InfSA, 24 layers."""
-    arguments = PUBLISHED | {"depth": 24, "attention": "pure"}
-    return _infvit("infvit_pure_24l", pretrained, arguments, **kwargs)
-
-
-@register_model
-def vit_softmax_4l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """The softmax twin of the 4-layer models."""
-    arguments = PUBLISHED | {"depth": 4, "attention": "softmax"}
-    return _infvit("vit_softmax_4l", pretrained, arguments, **kwargs)
-
-
-@register_model
-def vit_softmax_24l(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """The softmax twin of the 24-layer model."""
-    arguments = PUBLISHED | {"depth": 24, "attention": "softmax"}
-    return _infvit("vit_softmax_24l", pretrained, arguments, **kwargs)
-
-
-@register_model
-def infvit_linear_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """Linear-InfSA on photo-digits."""
-    return _infvit("infvit_linear_digits", pretrained, DIGITS, **kwargs)
-
-
-@register_model
-def infvit_pure_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """Pure InfSA on photo-digits."""
-    return _infvit("infvit_pure_digits", pretrained, DIGITS | {"attention": "pure"}, **kwargs)
-
-
-@register_model
-def vit_softmax_digits(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """The softmax twin on photo-digits."""
-    return _infvit("vit_softmax_digits", pretrained, DIGITS | {"attention": "softmax"}, **kwargs)
-
-
-@register_model
-def infvit_linear_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """Linear-InfSA on ten classes of Tiny-ImageNet."""
-    return _infvit("infvit_linear_photos", pretrained, PHOTOS, **kwargs)
-
-
-@register_model
-def infvit_pure_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """Pure InfSA on ten classes of Tiny-ImageNet."""
-    return _infvit("infvit_pure_photos", pretrained, PHOTOS | {"attention": "pure"}, **kwargs)
-
-
-@register_model
-def vit_softmax_photos(pretrained: bool = False, **kwargs: Any) -> InfViT:
-    """The softmax twin on ten classes of Tiny-ImageNet."""
-    return _infvit("vit_softmax_photos", pretrained, PHOTOS | {"attention": "softmax"}, **kwargs)
+for _name in (*BUNDLED, *UNTRAINED):
+    _register(_name)

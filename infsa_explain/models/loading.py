@@ -34,48 +34,50 @@ def load(
     device: str | torch.device = "cpu",
     **kwargs: Any,
 ) -> nn.Module:
-    """A model, in eval mode, with its weights.
+    """A model with its weights, in eval mode.
 
     Args:
-        model: a bundled name; a name in timm's registry or ``hf-hub:…`` (with its pretrained
-            weights); the path of a checkpoint from :func:`infsa_explain.models.checkpoints.save`;
-            or an ``nn.Module``.
-        checkpoint: weights for ``model``, instead of the pretrained ones: safetensors, or a
-            torch file, which is read as data only. The names of wrappers before those of the
-            weights, and state dicts in others, do not matter; of several sets of weights the
-            averaged one is taken (an EMA, or DINO's teacher).
-        pretrained: whether a name without a checkpoint comes with its pretrained weights; an
-            untrained model has to be asked for.
-        device: where to put it.
-        **kwargs: arguments of the model. With another ``img_size`` than the weights are for, the
-            position embedding is resampled; with another ``num_classes``, the classifier is new.
-            Without ``num_classes`` a name has as many classes as the checkpoint; an ``nn.Module``
-            must have as many.
+        model: a bundled name; a name in timm's registry or ``hf-hub:…``; the path of a checkpoint
+            from :func:`infsa_explain.save`; or an ``nn.Module``.
+        checkpoint: weights for ``model`` instead of the pretrained ones: safetensors, or a torch
+            file, which is read as data only. Prefixes of wrappers and nested state dicts are
+            recognised. Of several sets of weights, averaged ones are taken (EMA, DINO's teacher).
+        pretrained: False for a name without its pretrained weights.
+        device: of the result.
+        **kwargs: arguments of the model. With another ``img_size`` than that of the weights, the
+            position embedding is resampled. With another ``num_classes``, the classifier is fresh.
+            Without ``num_classes``, a name gets the number of classes in the checkpoint; an
+            ``nn.Module`` must have that number.
 
     Returns:
-        The model, with ``class_names``, a list or None.
+        The model, with an attribute ``class_names``, a list or None.
 
     Raises:
         ValueError: for an unknown name (the nearest are named), a checkpoint that does not fit
-            (missing, unexpected and misshapen keys are named), or weights that cannot be had.
+            (missing, unexpected and misshapen keys are named), or weights that cannot be fetched.
 
     Warns:
-        UserWarning: where a checkpoint leaves a choice (several sets of weights, or others beside
-            them), or its position embedding is, or looks as if it were, of another grid with as
-            many patches.
+        UserWarning: if a checkpoint has several sets of weights or further tensors, or if its
+            position embedding belongs, or seems to belong, to another grid with the same number of
+            patches.
 
     >>> load("infvit_linear_digits").class_names[:3]
     ['0', '1', '2']
     """
     _check_sizes(**kwargs)
-    if checkpoint is None and not isinstance(model, nn.Module) and _is_path(model):
-        loaded = _checkpoint_alone(model, kwargs)
-    elif isinstance(model, nn.Module):
+    if isinstance(model, nn.Module):
         loaded = _module(model, checkpoint)
-    elif checkpoint is None:
-        loaded = _pretrained(os.fspath(model), pretrained, kwargs)
-    else:
+    elif not isinstance(model, (str, os.PathLike)):
+        raise ValueError(
+            "model must be a name, the path of a checkpoint or an nn.Module, got "
+            f"{type(model).__name__}"
+        )
+    elif checkpoint is not None:
         loaded = _name_and_checkpoint(os.fspath(model), checkpoint, kwargs)
+    elif _is_path(model):
+        loaded = _checkpoint_alone(model, kwargs)
+    else:
+        loaded = _pretrained(os.fspath(model), pretrained, kwargs)
     _check_grid(loaded.model, kwargs)
     names = loaded.class_names or getattr(loaded.model, "class_names", None)
     cast(Any, loaded.model).class_names = names
@@ -83,14 +85,14 @@ def load(
 
 
 class _Loaded(NamedTuple):
-    """A model with its weights, and the names of its classes that a checkpoint records."""
+    """A model with its weights, and the metadata of its checkpoint."""
 
     model: nn.Module
     metadata: Mapping[str, str] = MappingProxyType({})
 
     @property
     def class_names(self) -> list[str] | None:
-        """The recorded names; None if there are none, or the classifier is another one."""
+        """Names of the classes in the metadata; None if there are none or for other classes."""
         names: list[str] | None = json.loads(self.metadata.get("classes", "null"))
         if names and len(names) != getattr(self.model, "num_classes", len(names)):
             return None
@@ -98,7 +100,7 @@ class _Loaded(NamedTuple):
 
 
 def _module(model: nn.Module, checkpoint: str | os.PathLike[str] | None) -> _Loaded:
-    """A module of the caller's, with the weights of a checkpoint if there is one."""
+    """A module of the caller, with the weights of a checkpoint if one is given."""
     if checkpoint is None:
         return _Loaded(model)
     weights, metadata = read_checkpoint(checkpoint)
@@ -107,7 +109,7 @@ def _module(model: nn.Module, checkpoint: str | os.PathLike[str] | None) -> _Loa
 
 
 def _pretrained(name: str, pretrained: bool, arguments: dict[str, Any]) -> _Loaded:
-    """A model of timm's registry or the hub."""
+    """A model by its name in timm's registry or on the hub."""
     model = _from_registry(name, pretrained, **arguments)
     if pretrained and name in BUNDLED:
         return _Loaded(model, read_checkpoint(weights_file(name))[1])
@@ -115,7 +117,7 @@ def _pretrained(name: str, pretrained: bool, arguments: dict[str, Any]) -> _Load
 
 
 def _checkpoint_alone(path: str | os.PathLike[str], arguments: dict[str, Any]) -> _Loaded:
-    """The model that a checkpoint says it is of."""
+    """The model of a checkpoint that says which model it is for."""
     weights, metadata = read_checkpoint(path)
     if "architecture" not in metadata:
         noted = f" (it notes {metadata['arch']!r})" if "arch" in metadata else ""
@@ -143,7 +145,7 @@ def _name_and_checkpoint(
 def _rebuilt(
     weights: dict[str, Tensor], metadata: dict[str, str], source: str, arguments: dict[str, Any]
 ) -> _Loaded:
-    """The model of a checkpoint's metadata, changed as the arguments ask after it is filled."""
+    """The model in a checkpoint's metadata, with its weights, then changed by the arguments."""
     _must_be_known(metadata["architecture"])
     changes = {key: arguments.pop(key) for key in ("img_size", "num_classes") if key in arguments}
     model = rebuild(metadata, **arguments)
@@ -153,6 +155,7 @@ def _rebuilt(
 
 
 def _from_registry(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    """A model by its name. Without a connection, only the hub's local cache is used."""
     on_hub = name.startswith(("hf-hub:", "hf_hub:"))
     if not on_hub and not name.startswith("local-dir:"):
         _must_be_known(name)
@@ -167,31 +170,31 @@ def _from_registry(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
             if not reachable:
                 reason = "Hugging Face's hub cannot be reached, and its cache lacks them"
             how = " with pretrained weights" if pretrained or on_hub else ""
-            given = "".join(f" and {key}={value!r:.40}" for key, value in kwargs.items())
-            raise ValueError(f"cannot load {name!r}{how}{given}: {reason}") from error
+            options = "".join(f" and {key}={value!r:.40}" for key, value in kwargs.items())
+            raise ValueError(f"cannot load {name!r}{how}{options}: {reason}") from error
     return model
 
 
 def _with_classifier_of(
     weights: dict[str, Tensor], name: str, kwargs: dict[str, Any], source: str
 ) -> nn.Module:
-    """A model from the registry with as many classes as the weights are for."""
+    """A model by its name, with the number of classes in the weights."""
     model = _from_registry(name, False, **kwargs)
-    named = cast(Any, model).pretrained_cfg.get("classifier") or ()
-    heads = (named,) if isinstance(named, str) else tuple(named)  # a distilled model has two
+    recorded = cast(Any, model).pretrained_cfg.get("classifier") or ()
+    heads = (recorded,) if isinstance(recorded, str) else tuple(recorded)  # two if distilled
     state = model.state_dict()
-    own = own_weights(
+    chosen = own_weights(
         model, weights, source, optional={key for key in state if key.startswith(heads)}
     )
     classifier = f"{heads[0]}.weight" if heads else ""
-    classes = len(own.get(classifier, ()))
+    classes = len(chosen.get(classifier, ()))
     if classes == len(state.get(classifier, ())):
         return model
     return _from_registry(name, False, num_classes=classes, **kwargs)
 
 
 def _check_sizes(*, img_size: Any = None, num_classes: int | None = None, **others: Any) -> None:
-    """Refuse sizes that make no model."""
+    """Refuse an image size or a number of classes that is out of range."""
     sides = img_size if isinstance(img_size, (tuple, list)) else (img_size,)
     for side in () if img_size is None else sides:
         count().require("img_size", side)
@@ -200,7 +203,7 @@ def _check_sizes(*, img_size: Any = None, num_classes: int | None = None, **othe
 
 
 def _check_grid(model: Any, arguments: dict[str, Any]) -> None:
-    """Refuse images smaller than a patch, of which timm builds a model all the same."""
+    """Refuse images smaller than a patch, which timm accepts."""
     patches = getattr(model, "patch_embed", None)
     if 0 in (getattr(patches, "grid_size", None) or ()):
         raise ValueError(
@@ -210,11 +213,12 @@ def _check_grid(model: Any, arguments: dict[str, Any]) -> None:
 
 
 def _is_path(model: str | os.PathLike[str]) -> bool:
-    """Whether what is to be loaded is a file or folder, and no name in timm's registry."""
+    """Whether ``model`` is a file or folder, and no name in timm's registry."""
     return is_checkpoint(model) or (os.path.exists(model) and not timm.is_model(str(model)))
 
 
 def _must_be_known(name: str) -> None:
+    """Refuse a name that is not in timm's registry, with the nearest names."""
     if not timm.is_model(name.split(".")[0]):
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""

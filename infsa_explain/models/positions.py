@@ -53,15 +53,15 @@ def at_grid(
         prefix, grid = _prefix(module), tuple(module.patch_embed.grid_size)
         patches, same = positions.shape[1] - prefix, positions.shape == module.pos_embed.shape
         old = _grid(size, weights.get(key.replace("pos_embed", "patch_embed.proj.weight")), patches)
-        known = old is not None
+        recorded = old is not None
         if old is None:
             root = math.isqrt(max(patches, 0))
             old = grid if same else (root, root) if root and root**2 == patches else None
         if old is None:
             continue
-        if known and same and old != grid:
+        if recorded and same and old != grid:
             _warn(source, f"was learned on {_of(old)} patches, and is resampled to {_of(grid)}")
-        elif not known and (other := _other_grid(positions[0, prefix:], old)):
+        elif not recorded and (other := _other_grid(positions[0, prefix:], old)):
             _warn(
                 source,
                 f"is taken to be of {_of(old)} patches, but looks like one of {_of(other)}; if it "
@@ -78,8 +78,8 @@ def at_grid(
 def positions_hint(model: nn.Module, weights: dict[str, Tensor]) -> str:
     """The reason why a position embedding does not fit; "" if it fits."""
     for key, module in _with_positions(model):
-        positions, own = weights.get(key), module.pos_embed
-        if positions is None or positions.ndim != 3 or positions.shape[1] == own.shape[1]:
+        positions, expected = weights.get(key), module.pos_embed
+        if positions is None or positions.ndim != 3 or positions.shape[1] == expected.shape[1]:
             continue
         prefix, grid = _prefix(module), tuple(module.patch_embed.grid_size)
         return (
@@ -128,9 +128,9 @@ def size_of(value: Any) -> Size | None:
 def _with_positions(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules with timm's position embedding, and its name in the model's state dict."""
     for name, module in model.named_modules():
-        own = getattr(module, "pos_embed", None)
+        positions = getattr(module, "pos_embed", None)
         grid = getattr(getattr(module, "patch_embed", None), "grid_size", None)
-        if isinstance(own, Tensor) and own.ndim == 3 and grid is not None:
+        if isinstance(positions, Tensor) and positions.ndim == 3 and grid is not None:
             yield f"{name}.pos_embed".removeprefix("."), module
 
 

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..attention.layers import LinearInfSA, PureInfSA
 from ..data import ImageData
-from ..vits.capturing import attention_layers, capture, dead_heads
+from ..vits import attention_layers
+from ..vits.capturing import capture, dead_heads
 from ..vits.preprocessing import data_config
 
 __all__ = ["Labelled", "attention_classes", "correct", "dead_head_share", "gamma_range"]

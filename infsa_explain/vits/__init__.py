@@ -1,33 +1,29 @@
 """Families of Vision Transformers, one file each, in one registry; capture; preprocessing.
 
-A family says, with the decorators of :mod:`infsa_explain.vits.registry`, how its attention is read,
-how its models cut an image into tokens, how they are built anew, and what they are converted to.
-May import: ``data``, ``graph`` and ``attention``.
+A family says how its models are recognised, read, prepared for, built anew and converted: see
+:mod:`infsa_explain.vits.registry`. May import: ``data``, ``graph`` and ``attention``.
 """
 
 from __future__ import annotations
 
 from . import huggingface_vits, released, timm_vits, torchvision_vits  # noqa: F401
 from .classes import class_names, number_of_classes
-from .refused import refusal
+from .finding import attention_kinds, attention_layers
 from .registry import (
-    AttentionFamily,
+    AttentionReader,
+    Family,
     Forms,
     Layout,
     Reading,
-    attention_family,
     attention_of,
-    convertible,
+    family_of,
     forms_of,
-    known_attention,
-    known_models,
-    model_family,
-    model_of,
-    reinitialised,
+    register_attention,
+    register_family,
+    register_forms,
 )
 from .wrappers import (
     classifies,
-    first_argument,
     model_output,
     require_classes,
     require_module,
@@ -36,25 +32,23 @@ from .wrappers import (
 )
 
 __all__ = [
-    "AttentionFamily",
+    "AttentionReader",
+    "Family",
     "Forms",
     "Layout",
     "Reading",
-    "attention_family",
+    "attention_kinds",
+    "attention_layers",
     "attention_of",
     "class_names",
     "classifies",
-    "convertible",
-    "first_argument",
+    "family_of",
     "forms_of",
-    "known_attention",
-    "known_models",
-    "model_family",
-    "model_of",
     "model_output",
     "number_of_classes",
-    "refusal",
-    "reinitialised",
+    "register_attention",
+    "register_family",
+    "register_forms",
     "require_classes",
     "require_module",
     "unwrapped",

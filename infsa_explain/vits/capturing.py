@@ -1,14 +1,12 @@
 """Capture: the token graph of every attention layer of a Vision Transformer, in one pass.
 
-Queries and keys are read from the tokens that enter each attention layer, so that fused
-attention is no obstacle and the model computes exactly what it computes without us. How to read
-the layers of a model family is said in :mod:`infsa_explain.vits`.
+Queries and keys are computed from the tokens that enter each attention layer. So the model runs
+unchanged, with fused attention too. How layers are read is in :mod:`infsa_explain.vits.registry`.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,39 +17,30 @@ from torch import Tensor, nn
 
 from ..attention.functional import INITIAL_GAMMA
 from ..graph.operator import AttentionOperator
-from . import (
-    AttentionFamily,
-    Layout,
-    attention_family,
-    attention_of,
-    first_argument,
-    known_attention,
-    known_models,
-    model_of,
-    model_output,
-    refusal,
-    require_module,
-    unwrapped,
-    vit_of,
-)
+from .finding import attention_kinds, attention_layers, inputs_of
 from .kinds import KINDS
-from .watching import forward_pass, watching
+from .passes import forward_pass, watching
+from .registry import AttentionReader, Layout, family_of, known_families
+from .wrappers import first_argument, model_output, unwrapped, vit_of
 
 if TYPE_CHECKING:
     from ..data.pixels import AnyImage
 
 __all__ = [
     "Graphs",
-    "attention_family",
+    "Layer",
     "attention_kinds",
     "capture",
     "dead_heads",
+    "index_of",
+    "layer_index",
+    "layout",
     "patch_grid",
 ]
 
 
 class Layer(NamedTuple):
-    """What one attention layer is made of.
+    """One attention layer in a forward pass.
 
     Attributes:
         operator: its token graph over (B, H).
@@ -64,41 +53,39 @@ class Layer(NamedTuple):
     kind: str
 
     def matrix(self) -> Tensor:
-        """What its heads do to values, without γ, (B, H, N, N): a row in common if linear."""
+        """A without its gain, (B, H, N, N): heads output gain · A v. All rows equal if linear."""
         return KINDS[self.kind].matrix(self.operator)
 
     def row(self) -> Tensor | None:
-        """The row that all tokens share, (B, H, N), in a linear layer; else None."""
+        """The common row of A in a linear layer, (B, H, N); else None."""
         return KINDS[self.kind].row(self.operator)
 
     def gain(self) -> Tensor:
-        """γ per head of an InfSA layer, 1 of a softmax layer, (H,)."""
+        """γ per head of an InfSA layer, 1 for softmax, (H,)."""
         return KINDS[self.kind].gain(self.gamma)
 
     def dead(self) -> Tensor:
-        """Which heads pass nothing on, (B, H) bool."""
+        """Which heads output zero, (B, H) bool."""
         return KINDS[self.kind].dead(self.operator)
 
 
-@dataclass(frozen=True, eq=False)  # each is a key of its own
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity
 class Graphs:
     """The token graphs of one forward pass.
 
     Attributes:
-        layers: one :class:`Layer` per attention module, in order of execution; those of a block
-            with several in parallel follow one another.
-        num_prefix_tokens: class, register and distillation tokens; they come first.
-        grid: (gh, gw), the patch grid; tokens after the prefix are its raster scan.
-        logits: (B, C), as the model gave them; the pooled features of a model without a
-            classifier.
-        output: what the logits are: ``"embedding"`` for features; see
-            :mod:`infsa_metrics.outputs`.
-        reads_class_token: whether the classifier reads the class token, which is the first, or
-            pools over the patches.
-        model, images: for methods that run the model again: the ViT itself and the images that it
-            saw, unless the model around it has layers behind the ViT.
+        layers: one :class:`Layer` per captured attention module, in order of execution.
+        num_prefix_tokens: class, register and distillation tokens. They come first.
+        grid: (gh, gw), the patch grid. Tokens after the prefix are its raster scan.
+        logits: (B, C), the model's outputs; pooled features if it has no classifier.
+        reads_class_token: True if the classifier reads the class token, which is the first token;
+            False if it pools over the patches.
+        model, images: for methods that run the model again: the ViT and its input, or the whole
+            model and its input if the model has layers behind the ViT.
         kinds: of every layer of the model, ``"linear"``, ``"pure"`` or ``"softmax"``.
-        indices: which of these layers ``layers`` has; all of them unless some were asked for.
+        indices: in the model, of the layers in ``layers``.
+        output: what the logits are, ``"embedding"`` for features; see
+            :mod:`infsa_metrics.outputs`.
     """
 
     layers: list[Layer]
@@ -114,11 +101,11 @@ class Graphs:
 
     @property
     def class_logits(self) -> Tensor:
-        """(B, K), one column a class: a single logit becomes two. Features stay as they are."""
+        """(B, K), one column per class: a single logit becomes two. Features are unchanged."""
         return class_logits(self.logits, self.output)
 
     def layer(self, index: int) -> Layer:
-        """The layer of that index in the model.
+        """The layer with that index in the model.
 
         Raises:
             ValueError: if it was not captured.
@@ -129,107 +116,50 @@ class Graphs:
 
     @property
     def operators(self) -> list[AttentionOperator]:
-        """One operator a layer."""
+        """One operator per layer."""
         return [layer.operator for layer in self.layers]
 
     @property
     def gammas(self) -> list[Tensor]:
-        """γ per head, (H,), one a layer; 0.95 for softmax layers."""
+        """γ per head, (H,), for each layer; 0.95 for softmax layers."""
         return [layer.gamma for layer in self.layers]
 
 
-def attention_layers(model: nn.Module) -> dict[str, tuple[nn.Module, AttentionFamily]]:
-    """The attention modules of a supported ViT by name, and how each is read.
+def layer_index(layer: int | str, depth: int, expected: str = "a whole number or 'last'") -> int:
+    """The index from 0 to depth − 1 of a layer.
+
+    Args:
+        layer: an index, negative from the end, or its decimal digits; or ``"last"``.
+        depth: the number of layers.
+        expected: what else a caller takes, for the error.
 
     Raises:
-        ValueError: if the model or one of its layers is refused by name, there is no layer that
-            can be read, or a module that must be attention is not among those that can.
+        ValueError: if it is none of these, or out of range.
     """
-    require_module(model)
-    title = type(model).__name__
-    if reason := refusal(model):
-        raise ValueError(f"{title} is refused: it {reason}")
-    modules = dict(model.named_modules())
-    for name, module in modules.items():
-        if reason := refusal(module):
-            layer = f"its layer {name} ({type(module).__name__})"
-            raise ValueError(f"{title} is refused: {layer} {reason}")
-    families = {name: attention_of(module) for name, module in modules.items()}
-    found = {name: (modules[name], family) for name, family in families.items() if family}
-    for name, (module, _) in found.items():
-        if forward := _foreign_forward(module):
-            raise ValueError(
-                f"{title} is refused: the forward of its layer {name} ({type(module).__name__}) "
-                f"was replaced by {forward}, so its class does not say how it attends; put the "
-                "class's own forward back, or register the layer with a class of its own"
-            )
-    unread = _unread(modules, list(found))
-    if unread or not found:
-        fault = "no attention layer that can be read"
-        if found:
-            listed = ", ".join(f"{name} ({type(modules[name]).__name__})" for name in unread)
-            fault = f"{len(found)} attention layers that can be read, and others: {listed}"
-        raise ValueError(
-            f"{title} has {fault} (known: {known_attention()}); register its attention class with "
-            "infsa_explain.vits.capturing.attention_family"
-        )
-    return found
+    return index_of(-1 if layer == "last" else layer, depth, "layer", expected)
 
 
-def _foreign_forward(module: nn.Module) -> str | None:
-    """Name of the function that replaced a module's ``forward``; None if it is the class's own.
+def index_of(index: int | str, number: int, name: str, expected: str) -> int:
+    """The index from 0 to number − 1 of a layer or a head, as :func:`layer_index`.
 
-    A decorated forward that says what it wraps, by ``functools.wraps``, counts as the class's own.
-    """
-    cls = next(base for base in type(module).__mro__ if "forward" in vars(base))
-    forward = inspect.unwrap(vars(module).get("forward", vars(cls)["forward"]))
-    name: str = getattr(forward, "__qualname__", type(forward).__qualname__)
-    return None if name == f"{cls.__qualname__}.forward" else name
-
-
-def _unread(modules: dict[str, nn.Module], found: list[str]) -> list[str]:
-    """Names of modules that must be attention, or hold some, and hold none of those found.
-
-    They are called attention, or are of the same class as a block that holds a layer found.
-    """
-    holders = {type(modules[name.rpartition(".")[0]]) for name in found}
-    blocks = holders - {nn.Sequential, nn.ModuleList}
-    unread: list[str] = []
-    for name, module in modules.items():
-        called = type(module).__name__.lower()
-        if not name or not (
-            type(module) in blocks or ("attention" in called and "pool" not in called)
-        ):
-            continue
-        holds = any(f"{other}.".startswith(f"{name}.") for other in found)
-        held = any(name.startswith(f"{other}.") for other in [*found, *unread])
-        if not holds and not held:
-            unread.append(name)
-    return unread
-
-
-def attention_kinds(model: nn.Module) -> set[str]:
-    """The kinds of attention in a model, of ``"linear"``, ``"pure"`` and ``"softmax"``."""
-    return {family.kind for _, family in attention_layers(model).values()}
-
-
-def layer_index(
-    index: int | str, depth: int, name: str = "layer", expected: str = "a whole number"
-) -> int:
-    """An index, negative from the end, as one from 0 to depth − 1.
+    Args:
+        index: a whole number, negative from the end, or its decimal digits.
+        number: of layers or heads.
+        name: of the argument, for errors.
+        expected: what the argument must be, for errors.
 
     Raises:
-        ValueError: if it is none; ``name`` and ``expected`` say of what, and what else there is.
+        ValueError: if it is no whole number, or out of range.
     """
     try:
-        value = int(str(index))  # 1.5 and None are no indices
+        value = int(str(index))  # refuses 1.5, True and None
     except ValueError:
         raise ValueError(f"{name} must be {expected}, got {index!r}") from None
-    if not -depth <= value < depth:
+    if not -number <= value < number:
         raise ValueError(
-            f"{name} {value} is out of range: the model has {depth} ({name} 0 to {depth - 1})"
+            f"{name} {value} is out of range: the model has {number} ({name} 0 to {number - 1})"
         )
-    return value % depth
+    return value % number
 
 
 def capture(
@@ -242,19 +172,19 @@ def capture(
     The model runs in eval mode. Several threads may capture from one model at a time.
 
     Args:
-        model: a supported ViT, or a model with exactly one inside, which keeps the size of the
-            images that it passes to it. Its mode, weights and hooks are as found afterwards.
-        images: (B, 3, H, W), normalised as the model expects, on the model's device; or what else
-            :func:`infsa_explain.explain` takes.
-        layers: indices of those to read, negative from the end, or None for all. The queries and
-            keys of each that is read are kept: of a large image, gigabytes.
+        model: a supported ViT, or a model that holds exactly one and does not resize its input.
+            Its mode, weights and hooks are unchanged afterwards.
+        images: (B, 3, H, W), normalised as the model expects, on the model's device; or anything
+            else that :func:`infsa_explain.explain` takes.
+        layers: indices of the layers to read, negative from the end; None for all. Queries and
+            keys of these layers stay in memory, which for large images takes gigabytes.
 
     Returns:
-        :class:`Graphs`, with the logits of this very pass.
+        :class:`Graphs`, with the logits of the same pass.
 
     Raises:
         ValueError: if a layer cannot be read or did not run exactly once, the model does not take
-            images of this size, the tokens do not fit the patch grid, or an index of ``layers`` is
+            images of this size, the tokens do not fit the patch grid, or an index in ``layers`` is
             out of range.
 
     >>> from timm.models import VisionTransformer
@@ -268,105 +198,136 @@ def capture(
     from .preprocessing import model_input  # which imports timm
 
     model = unwrapped(model)
-    families = attention_layers(model)
-    vit = vit_of(model)
-    batch = _usable(model_input(model, images))
-    depth = len(families)
+    readers = attention_layers(model)
+    depth = len(readers)
     wanted = range(depth) if layers is None else {layer_index(index, depth) for index in layers}
-    laid_out = [layout(vit, batch)] if vit is model else []
-    kinds: dict[str, str] = {}  # of the layers that have run
-    found: dict[int, Layer] = {}
+    batch = _usable(model_input(model, images))
+    seen = _Pass(model, vit_of(model), batch, readers, wanted)
+    raw = seen.run()
+    core, core_images = seen.core(raw)
+    return Graphs(
+        list(seen.layers.values()),
+        seen.layout.num_prefix_tokens,
+        seen.layout.grid,
+        raw,
+        seen.layout.reads_class_token,
+        core,
+        core_images,
+        tuple(seen.kinds.values()),
+        tuple(seen.layers),
+        _output(core, raw),
+    )
 
-    inside: dict[str, Any] = {}  # of a ViT inside the model: what it saw, and what it gave
 
-    def enter(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inside["seen"] = first_argument(module, args, kwargs)
-        laid_out.append(_layout_inside(module, inside["seen"], batch))
+class _Pass:
+    """One forward pass of a model, in which hooks read its attention layers.
 
-    def leave(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        inside["given"] = output
+    Attributes:
+        model, vit: the model, and the ViT in it, which is the model itself as a rule.
+        batch: what the model is given, (B, 3, H, W).
+        readers: its attention modules by name, with their readers.
+        wanted: indices of the layers that are kept.
+        layout: how the ViT arranges its input as tokens; of a ViT inside a model, once it ran.
+        kinds: of the layers that have run, by name.
+        layers: those that are kept, by index.
+        vit_input, vit_output: of a ViT inside the model.
+    """
 
-    def read(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name in kinds:
+    def __init__(
+        self,
+        model: nn.Module,
+        vit: nn.Module,
+        batch: Tensor,
+        readers: dict[str, tuple[nn.Module, AttentionReader]],
+        wanted: Collection[int],
+    ) -> None:
+        self.model, self.vit, self.batch = model, vit, batch
+        self.readers, self.wanted = readers, wanted
+        self.kinds: dict[str, str] = {}
+        self.layers: dict[int, Layer] = {}
+        self.vit_input: Any = None
+        self.vit_output: Any = None
+        if vit is model:
+            self.layout = layout(vit, batch)
+
+    def run(self) -> Tensor:
+        """The outputs of the model, (B, C), after a pass in which each layer ran once."""
+        modules = {name: module for name, (module, _) in self.readers.items()}
+        inner = {} if self.vit is self.model else {type(self.vit).__name__: self.vit}
+        with (
+            watching(inner, before=self.enter_vit, after=self.leave_vit),
+            watching(modules, before=self.read_layer),
+            forward_pass(self.model),
+            torch.no_grad(),
+        ):
+            try:
+                raw = output_tensor(self.model(self.batch))
+            except AssertionError as error:  # timm and torchvision refuse a size so
+                title = type(self.model).__name__
+                raise ValueError(f"{title} refuses the images: {error}") from error
+        if self.kinds.keys() != self.readers.keys():
+            missing = ", ".join(sorted(self.readers.keys() - self.kinds.keys()))
+            raise ValueError(f"attention layers that did not run in the forward pass: {missing}")
+        return raw
+
+    def enter_vit(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.vit_input = first_argument(module, args, kwargs)
+        self.layout = _layout_inside(module, self.vit_input, self.batch)
+
+    def leave_vit(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self.vit_output = output
+
+    def read_layer(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if name in self.kinds:
             raise ValueError(f"attention layer {name} ran twice in the forward pass")
-        family = families[name][1]
-        index = len(kinds)
-        kinds[name] = family.kind
-        if index not in wanted:
+        reader = self.readers[name][1]
+        index = len(self.kinds)
+        self.kinds[name] = reader.kind
+        if index not in self.wanted:
             return
         try:
-            layer = found[index] = _layer(family, module, args, kwargs)
+            layer = self.layers[index] = _layer(reader, module, args, kwargs)
         except ValueError as error:
             title = f"layer {name} ({type(module).__name__})"
             raise ValueError(f"{title} cannot be read: {error}") from error
-        grid, prefix, _ = laid_out[-1]
-        if layer.operator.num_tokens != prefix + grid[0] * grid[1]:
+        (gh, gw), prefix, _ = self.layout
+        if layer.operator.num_tokens != prefix + gh * gw:
             raise ValueError(
                 f"layer {name} has {layer.operator.num_tokens} tokens, expected {prefix} "
-                f"prefix tokens and a grid of {grid[0]}×{grid[1]} patches"
+                f"prefix tokens and a grid of {gh}×{gw} patches"
             )
 
-    inner = {} if vit is model else {type(vit).__name__: vit}
-    attention = {name: module for name, (module, _) in families.items()}
-    with (
-        watching(inner, before=enter, after=leave),
-        watching(attention, before=read),
-        forward_pass(model),
-        torch.no_grad(),
-    ):
+    def core(self, raw: Tensor) -> tuple[nn.Module, Tensor]:
+        """What methods run again, and on which images: the ViT alone where that gives the outputs.
+
+        Otherwise the model, which then must not change the images before the ViT: removed patches
+        are set to zero in the images that are run again, and zero must be the mean colour.
+        """
+        if self.vit is self.model:
+            return self.model, self.batch
         try:
-            raw = output_tensor(model(batch))
-        except AssertionError as error:  # timm's and torchvision's way to refuse a size
-            raise ValueError(f"{type(model).__name__} refuses the images: {error}") from error
-    if inside:
-        model, batch = _core(model, vit, batch, raw, **inside)
-    if kinds.keys() != families.keys():
-        missing = ", ".join(sorted(families.keys() - kinds.keys()))
-        raise ValueError(f"attention layers that did not run in the forward pass: {missing}")
-    return Graphs(
-        list(found.values()),
-        laid_out[-1].num_prefix_tokens,
-        laid_out[-1].grid,
-        raw,
-        laid_out[-1].reads_class_token,
-        model,
-        batch,
-        tuple(kinds.values()),
-        tuple(found),
-        _output(model, raw),
-    )
-
-
-def _core(
-    model: nn.Module, vit: nn.Module, images: Tensor, raw: Tensor, *, seen: Tensor, given: Any
-) -> tuple[nn.Module, Tensor]:
-    """What to run again of a model that holds a ViT, and on which images.
-
-    Nothing may stand both before and behind the ViT: zero in the images that the rest of the model
-    takes must be the mean colour, which removed patches get.
-    """
-    try:
-        same = torch.equal(output_tensor(given), raw)
-    except ValueError:  # tokens, for what stands behind
-        same = False
-    if same:
-        return vit, seen
-    if torch.equal(seen.to(images), images):
-        return model, images
-    raise ValueError(
-        f"{type(model).__name__} changes the images before its {type(vit).__name__} and the "
-        "outputs behind it; pass a model without the former, and images as they leave it"
-    )
+            same = torch.equal(output_tensor(self.vit_output), raw)
+        except ValueError:  # the ViT gives tokens to the layers behind it
+            same = False
+        if same:
+            return self.vit, self.vit_input
+        if torch.equal(self.vit_input.to(self.batch), self.batch):
+            return self.model, self.batch
+        raise ValueError(
+            f"{type(self.model).__name__} changes the images before its {type(self.vit).__name__} "
+            "and the outputs behind it; pass a model without the former, and images as they leave "
+            "it"
+        )
 
 
 def _output(model: nn.Module, raw: Tensor) -> Output:
-    """What the outputs of a model are, given some, (B, C)."""
+    """The kind of a model's outputs (B, C)."""
     output = model_output(model)
     return "sigmoid" if output == "auto" and raw.shape[1] == 1 else output
 
 
 def _layout_inside(vit: nn.Module, seen: Any, images: Tensor) -> Layout:
-    """How the ViT inside a model lays out what it is given, where that keeps the images' frame."""
+    """The layout of a ViT inside a model, whose input must have the shape of the images."""
     if not isinstance(seen, Tensor) or seen.shape != images.shape:
         got = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
         raise ValueError(
@@ -378,64 +339,44 @@ def _layout_inside(vit: nn.Module, seen: Any, images: Tensor) -> Layout:
 
 
 def _usable(x: Tensor) -> Tensor:
-    """A tensor, or a copy of one that was made in inference mode: autograd takes no such."""
+    """The tensor, or a copy if it was made in inference mode, which autograd does not take."""
     with torch.inference_mode(False):
         return x.clone() if x.is_inference() else x
 
 
 def _layer(
-    family: AttentionFamily, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    reader: AttentionReader, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Layer:
-    """The layer that a module is in a call of it with these arguments."""
-    x, further = inputs_of(family, module, args, kwargs)
-    reading = family.read(module, x, **further)
-    graph = KINDS[family.kind].graph
+    """An attention module in a call with these arguments."""
+    x, inputs = inputs_of(reader, module, args, kwargs)
+    reading = reader.read(module, x, **inputs)
+    graph = KINDS[reader.kind].graph
     operator = AttentionOperator(reading.q, reading.k, graph, scale=reading.scale)
     gamma = reading.gamma
     if gamma is None:
         gamma = x.new_full((operator.shape[1],), INITIAL_GAMMA, dtype=torch.float32)
-    return Layer(operator, gamma.detach().float(), family.kind)
-
-
-def inputs_of(
-    family: AttentionFamily, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, dict[str, Any]]:
-    """Of a call of an attention module: its tokens (B, N, D), and what else its reader takes.
-
-    Raises:
-        ValueError: if it is given a mask.
-    """
-    arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    x = arguments.pop(next(iter(arguments)))
-    inputs = {**arguments, **arguments.pop("kwargs", {})}
-    further = {name: inputs.pop(name) for name in family.inputs if name in inputs}
-    masks = [name for name, value in inputs.items() if isinstance(value, Tensor) and value is not x]
-    if inputs.get("is_causal"):
-        masks.append("is_causal")
-    if masks:
-        raise ValueError(f"it is given {', '.join(masks)}, which a token graph does not hold")
-    return x, further
+    return Layer(operator, gamma.detach().float(), reader.kind)
 
 
 def layout(model: nn.Module, images: Tensor) -> Layout:
-    """How a model lays ``images`` (B, 3, H, W) out as tokens.
+    """How a model arranges ``images`` (B, 3, H, W) as tokens.
 
     Raises:
         ValueError: if the model is of no known family, or an image is smaller than a patch.
     """
     model = vit_of(model)
-    family = model_of(model)
+    family = family_of(model)
     if family is None:
         raise ValueError(
             f"{type(model).__name__} does not say where its patches are: it has no timm patch "
-            f"embedding (patch_embed) and is of no family that is known ({known_models()}); "
-            "register it with infsa_explain.vits.model_family"
+            f"embedding (patch_embed) and is of no known family ({known_families()}); "
+            "register one with infsa_explain.extensions.register_family"
         )
     return family.layout(model, images)
 
 
 def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
-    """(gh, gw) of the patches that ``model`` cuts ``images`` (B, 3, H, W) into.
+    """(gh, gw), the patch grid of a model for ``images`` (B, 3, H, W).
 
     Raises:
         ValueError: as :func:`layout`.
@@ -444,9 +385,9 @@ def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
 
 
 def dead_heads(graphs: Graphs) -> Tensor:
-    """Which heads of the layers captured pass nothing on: (L, B, H) bool.
+    """Which heads of the captured layers output zero: (L, B, H) bool.
 
-    A pure head is dead where its graph has no edge, a linear head where its weights are all
-    zero; a softmax head never is.
+    A pure head is dead if its graph has no edge, a linear head if all its weights are zero. A
+    softmax head is never dead.
     """
     return torch.stack([layer.dead() for layer in graphs.layers])

@@ -1,4 +1,4 @@
-"""What a model calls its classes, and how many it has, whoever made it."""
+"""Names and number of a model's classes."""
 
 from __future__ import annotations
 
@@ -9,37 +9,41 @@ from typing import Any
 
 from torch import nn
 
-from .registry import model_of
+from .registry import family_of
+from .wrappers import require_module
 
 __all__ = ["class_names", "number_of_classes"]
 
-#: Where models keep their classifier.
+#: Attributes that hold the classifier.
 CLASSIFIERS = ("classifier", "cls_classifier", "heads", "head", "fc")
 
 
 def class_names(model: nn.Module) -> list[str] | None:
-    """Names of a model's classes, in the order of its outputs; None if it has none.
+    """Names of a model's classes, in the order of its outputs; None if it has no names.
 
-    They are looked for in this order: ``class_names``, which checkpoints of this package have;
-    ``label_names`` in timm's ``pretrained_cfg``; ``id2label`` in Hugging Face's ``config``, but not
-    its placeholders "LABEL_0"; ``categories`` in the ``meta`` of torchvision's weights, for a model
-    that has these as ``meta`` or ``weights``. A timm model with as many classes as an ImageNet has
-    is taken for one of that ImageNet, as timm itself does. Names that are more or fewer than the
-    classifier's outputs are passed over. Synonyms are separated by commas.
+    The first of these that has as many names as the classifier has outputs: ``class_names``, which
+    checkpoints of this package have; ``label_names`` in timm's ``pretrained_cfg``; ``id2label`` in
+    Hugging Face's ``config``, except placeholders such as "LABEL_0"; ``categories`` in the ``meta``
+    of torchvision's weights, if the model has the attribute ``meta`` or ``weights``; for a timm
+    model, the names of the ImageNet with that number of classes, as timm does. Synonyms are
+    separated by commas.
 
-    A model that only wraps another, without weights of its own, has the names of that model. One
-    without a classifier has none.
+    A wrapper without weights of its own has the names of the model in it. A model without a
+    classifier has no names.
+
+    Raises:
+        ValueError: if it is no ``nn.Module``.
 
     >>> from infsa_explain import load
     >>> class_names(load("infvit_linear_photos"))[:2]
     ['goldfish', 'goose']
     """
     for module in _chain(model):
-        family = model_of(module)
+        family = family_of(module)
         if family is not None and not family.classifies(module):
             return None
         number = _outputs(module)
-        for names in _own_names(module):
+        for names in _recorded_names(module):
             texts = [str(name).strip() for name in names]
             if texts and all(texts) and number in (None, len(texts)):
                 return texts
@@ -47,9 +51,9 @@ def class_names(model: nn.Module) -> list[str] | None:
 
 
 def number_of_classes(model: nn.Module) -> int | None:
-    """How many classes a model tells apart, as its classifier says; None if it does not.
+    """The number of classes of a model, by its classifier; None if it is unknown.
 
-    A single output answers a yes-or-no question: two classes.
+    A single output stands for two classes, no and yes.
 
     >>> from infsa_explain import load
     >>> number_of_classes(load("infvit_linear_digits", num_classes=3))
@@ -59,7 +63,8 @@ def number_of_classes(model: nn.Module) -> int | None:
 
 
 def _chain(model: nn.Module) -> Iterator[nn.Module]:
-    """The model, the one module in it that has all of its weights, and so on."""
+    """The model, its only child that holds all of its weights, and so on down."""
+    require_module(model)
     module: nn.Module | None = model
     while module is not None:
         yield module
@@ -86,27 +91,27 @@ def _outputs(module: Any) -> int | None:
     return max(number, 2) if isinstance(number, int) and number > 0 else None
 
 
-def _own_names(module: Any) -> Iterator[list[Any]]:
-    """Every list of names that a module has."""
+def _recorded_names(module: Any) -> Iterator[list[Any]]:
+    """Every list of class names that a module has, in order of priority."""
     yield _in_order(getattr(module, "class_names", None))
-    timms = getattr(module, "pretrained_cfg", None)
-    timms = timms if isinstance(timms, Mapping) else {}
-    described = timms.get("label_descriptions") or {}
-    labels = _in_order(timms.get("label_names"))
-    yield [f"{name}, {described[name]}" if name in described else name for name in labels]
-    named = _in_order(getattr(getattr(module, "config", None), "id2label", None))
-    yield [] if all(re.fullmatch(r"LABEL_\d+", str(name)) for name in named) else named
+    config = getattr(module, "pretrained_cfg", None)
+    config = config if isinstance(config, Mapping) else {}
+    descriptions = config.get("label_descriptions") or {}
+    labels = _in_order(config.get("label_names"))
+    yield [f"{name}, {descriptions[name]}" if name in descriptions else name for name in labels]
+    names = _in_order(getattr(getattr(module, "config", None), "id2label", None))
+    yield [] if all(re.fullmatch(r"LABEL_\d+", str(name)) for name in names) else names
     for meta in (
         getattr(module, "meta", None),
         getattr(getattr(module, "weights", None), "meta", None),
     ):
         yield _in_order(meta.get("categories")) if isinstance(meta, Mapping) else []
-    if timms:
+    if config:
         yield list(_imagenet(getattr(module, "num_classes", 0)))
 
 
 def _in_order(names: Any) -> list[Any]:
-    """A list of names from one, or from names by index; empty for anything else."""
+    """A list of names, from a list or from a mapping of indices to names; else empty."""
     if isinstance(names, Mapping):
         by_index = {int(i): name for i, name in names.items() if str(i).isdecimal()}
         whole = by_index.keys() == set(range(len(names)))
@@ -116,7 +121,7 @@ def _in_order(names: Any) -> list[Any]:
 
 @lru_cache(maxsize=4)
 def _imagenet(number: int) -> tuple[str, ...]:
-    """What timm calls the classes of the ImageNet that has so many; none where none has."""
+    """timm's names for the ImageNet with that number of classes; empty if there is none."""
     from timm.data import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset({"num_classes": number})

@@ -1,4 +1,4 @@
-"""What makes an attention layer InfSA: γ, and what it does with queries, keys and values."""
+"""Mixins that make an attention layer InfSA: γ, and the operation on queries, keys and values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..attention.functional import linear_infsa, pure_infsa
 
 
 class InfSA:
-    """γ of a layer; one of :class:`Pure` and :class:`Linear` is mixed into a layer's class."""
+    """γ of a layer. Use :class:`Pure` or :class:`Linear`."""
 
     gamma_logit: nn.Parameter
 
@@ -38,7 +38,11 @@ class Linear(InfSA):
 
 
 def refuse_masks(**masks: Any) -> None:
-    """Raise if any argument of these is given: InfSA normalises over the whole graph."""
-    given = [name for name, mask in masks.items() if mask is not None and mask is not False]
-    if given:
-        raise ValueError(f"InfSA takes no attention mask, got {', '.join(given)}")
+    """Refuse masks by name: InfSA normalises over the whole graph.
+
+    Raises:
+        ValueError: if one of them is neither None nor False.
+    """
+    present = [name for name, mask in masks.items() if mask is not None and mask is not False]
+    if present:
+        raise ValueError(f"InfSA takes no attention mask, got {', '.join(present)}")

@@ -1,8 +1,8 @@
-"""The kinds of attention: what the heads of a softmax, a pure and a linear layer do to values.
+"""The kinds of attention, softmax, pure and linear: how a head's output depends on the values.
 
-Every kind has a token graph (:class:`infsa_explain.graph.operator.AttentionOperator`). A head
-passes on A v, where A is the softmax itself, γÂ in a pure layer, and γ times `a` in every row in a
-linear one.
+Every kind has a token graph (:class:`infsa_explain.graph.operator.AttentionOperator`). The output
+of a head is A v. A is the softmax matrix, γÂ in a pure layer, and γ times `a` in every row in a
+linear layer.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["INFSA", "KINDS", "AttentionKind", "is_edgeless"]
 
 
 class AttentionKind:
-    """Softmax attention, and what the others change of it."""
+    """Softmax attention; the base class of the other kinds."""
 
     name: ClassVar[str] = "softmax"
     graph: ClassVar[GraphKind] = "softmax"
 
     def gain(self, gamma: Tensor) -> Tensor:
-        """The factor of A beside the graph, (H,): 1, or γ for InfSA."""
+        """The scalar factor in A, (H,): 1 for softmax, γ for InfSA."""
         return torch.ones_like(gamma)
 
     def row(self, op: AttentionOperator) -> Tensor | None:
-        """The one row that all tokens share, (B, H, N), or None if each has its own."""
+        """The row of A if all rows are equal, (B, H, N), without gain; else None."""
         return None
 
     def matrix(self, op: AttentionOperator) -> Tensor:
@@ -45,7 +45,7 @@ class AttentionKind:
         )
 
     def dead(self, op: AttentionOperator) -> Tensor:
-        """Which heads pass nothing on, (B, H) bool: never a softmax head."""
+        """Which heads output zero, (B, H) bool. A softmax head never does."""
         return op.dead()
 
 
@@ -89,14 +89,14 @@ INFSA = tuple(name for name, kind in KINDS.items() if kind.graph == "infsa")
 
 
 def is_edgeless(op: AttentionOperator) -> Tensor:
-    """Which graphs have no edge, (B, H) bool, mostly without forming their N² entries.
+    """Which graphs have no edge, (B, H) bool, in most cases without forming N² entries.
 
-    If the central query has a positive product with a key, so has some query.
+    If the central query has a positive product with a key, so has at least one query.
     """
     if op.kind == "softmax":
         return op.dead()
-    silent = linear_weights(op.q, op.k).sum(-1) == 0
-    return silent & op.dead() if silent.any() else silent
+    candidates = linear_weights(op.q, op.k).sum(-1) == 0
+    return candidates & op.dead() if candidates.any() else candidates
 
 
 def _gamma(reading: Reading) -> float | Tensor:

@@ -1,4 +1,4 @@
-"""From an RGB image to what a model expects, by the model's own ``pretrained_cfg``."""
+"""From an image to the input of a model, by the model's ``pretrained_cfg``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from ..data.pixels import (
     separate,
     to_pixels,
 )
-from . import first_argument, model_of, unwrapped, vit_of
-from .watching import forward_pass, watching
+from .passes import forward_pass, watching
+from .registry import family_of
+from .wrappers import first_argument, unwrapped, vit_of
 
 __all__ = [
     "Framing",
@@ -42,61 +43,60 @@ __all__ = [
     "visible_region",
 ]
 
-#: How many times longer than wide an image is that is a strip.
+#: Images with a larger aspect ratio are strips.
 STRIP = 16
-#: Half the width of the widest kernel that images are resized with, and a pixel for rounding.
+#: Half the width of the widest kernel that resizes images, plus a pixel for rounding.
 KERNEL = 4
-#: Steps that resize.
+#: timm's steps that resize.
 RESIZES = (transforms.Resize, ResizeKeepRatio)
 
 
 def data_config(model: nn.Module) -> dict[str, Any]:
-    """timm's data configuration of a model, with ``input_size`` as the model was built.
+    """timm's data configuration of a model, with the ``input_size`` that the model was built for.
 
-    What a model's ``pretrained_cfg`` does not say, and those of torchvision and Hugging Face have
-    none, is as its family's published weights expect: give the model that attribute, a dict with
-    ``mean``, ``std``, ``crop_pct``, ``crop_mode`` or ``interpolation``, to say otherwise.
+    It is the model's attribute ``pretrained_cfg``, a dict with ``mean``, ``std``, ``crop_pct``,
+    ``crop_mode`` or ``interpolation``. Missing keys, and all keys of models by torchvision and
+    Hugging Face, are those of the published weights of the model's family.
 
-    A model that holds a ViT and normalises the images itself, as the ViT's configuration says, has
-    a mean of 0 and a standard deviation of 1, or of 1/255 if it takes images from 0 to 255.
+    For a model that holds a ViT and normalises the images itself, as the ViT's configuration
+    says, the mean is 0 and the standard deviation 1, or 1/255 if it takes images from 0 to 255.
 
     Raises:
-        ValueError: if a model has none and is of no family that is known, or it changes the images
-            in another way before its ViT.
+        ValueError: if the model has no ``pretrained_cfg`` and is of no known family, or if it
+            changes the images in another way before its ViT.
     """
     outer, model = unwrapped(model), vit_of(model)
+    recorded = getattr(outer, "pretrained_cfg", None)
     if outer is not model:
         inner = data_config(model)
-        told = getattr(outer, "pretrained_cfg", None)
-        return inner | (_normalisation_left_by(outer, inner) if told is None else told)
-    family = model_of(model)
-    told = getattr(model, "pretrained_cfg", None)
-    if family is None and told is None:
+        return inner | (_remaining_normalisation(outer, inner) if recorded is None else recorded)
+    family = family_of(model)
+    if family is None and recorded is None:
         raise ValueError(
             f"{type(model).__name__} does not say how its images are prepared; give it a "
             "pretrained_cfg, a dict with input_size (3, height, width), mean and std"
         )
-    own = family.data(model) if family else {}
+    of_family = family.data(model) if family else {}
     config: dict[str, Any] = resolve_model_data_config(
-        model, pretrained_cfg={**own, **(told or {})}
+        model, pretrained_cfg={**of_family, **(recorded or {})}
     )
-    if "input_size" in own:
-        config["input_size"] = (config["input_size"][0], *own["input_size"][1:])
+    if "input_size" in of_family:
+        config["input_size"] = (config["input_size"][0], *of_family["input_size"][1:])
     return config
 
 
-def _normalisation_left_by(model: nn.Module, config: dict[str, Any]) -> dict[str, Any]:
-    """``mean`` and ``std`` for a model that holds a ViT, whose configuration this is.
+def _remaining_normalisation(model: nn.Module, config: dict[str, Any]) -> dict[str, Any]:
+    """``mean`` and ``std`` for a model around a ViT, given the ViT's configuration.
 
-    The model is shown random pixels, up to where its ViT begins.
+    The model runs on random pixels until its ViT is called, to see what it does before that.
     """
     vit = vit_of(model)
     like = next(model.parameters())
     pixels = torch.rand(1, *config["input_size"], generator=torch.Generator().manual_seed(0))
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
 
     def enter(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        seen.append(first_argument(module, args, kwargs))
+        inputs.append(first_argument(module, args, kwargs))
         raise _Entered
 
     with (
@@ -113,11 +113,11 @@ def _normalisation_left_by(model: nn.Module, config: dict[str, Any]) -> dict[str
         ((pixels - mean) / std, {"mean": zero, "std": one}),
         ((pixels / 255 - mean) / std, {"mean": zero, "std": tuple(x / 255 for x in one)}),
     ]
-    for expected, told in possible:
-        if [x.shape for x in seen] == [expected.shape] and torch.allclose(
-            seen[0].float().cpu(), expected, rtol=1e-2, atol=1e-2
+    for expected, remaining in possible:
+        if [x.shape for x in inputs] == [expected.shape] and torch.allclose(
+            inputs[0].float().cpu(), expected, rtol=1e-2, atol=1e-2
         ):
-            return told
+            return remaining
     raise ValueError(
         f"what stands before the {type(vit).__name__} in {type(model).__name__} neither leaves "
         "images as they are nor normalises them as the ViT expects; give the model a "
@@ -126,23 +126,23 @@ def _normalisation_left_by(model: nn.Module, config: dict[str, Any]) -> dict[str
 
 
 class _Entered(Exception):
-    """The ViT inside a model was reached."""
+    """The ViT inside a model was called."""
 
 
 def preprocess(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tensor:
-    """Resize, crop and normalise as the model expects.
+    """Resize, crop and normalise images as the model expects.
 
     Args:
-        model: a model that :func:`data_config` knows; its device is where the result lies.
+        model: a model with a :func:`data_config`.
         images: one image or several, of any sizes: a path, a Pillow image, an array or a tensor
-            as :func:`infsa_explain.data.pixels.to_pixels` takes them, or a sequence of these; or a
-            batch, (B, H, W, C) or (B, C, H, W).
+            as for :func:`infsa_explain.data.pixels.to_pixels`, or a sequence of these; or a batch,
+            (B, H, W, C) or (B, C, H, W).
 
     Returns:
-        (B, 3, h, w), normalised, on the model's device and of its dtype.
+        (B, 3, h, w), normalised, with the device and dtype of the model.
 
     Raises:
-        ValueError: for what is no image, among it one that is normalised already, or a file that
+        ValueError: for anything else, such as an image that is already normalised or a file that
             cannot be read.
 
     >>> import infsa_explain
@@ -161,7 +161,7 @@ def preprocess(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tenso
 
 
 def model_input(model: nn.Module, images: AnyImage | Iterable[AnyImage]) -> Tensor:
-    """A batch for a model, of pictures or of what is preprocessed already.
+    """A batch for a model, from pictures or from preprocessed images.
 
     Args:
         model: a model that :func:`data_config` knows.
@@ -220,14 +220,14 @@ def _is_prepared(images: Any) -> bool:
         floating = isinstance(images, np.ndarray) and np.issubdtype(images.dtype, np.floating)
     if not floating or images.ndim not in (3, 4):
         return False
-    if images.ndim == 4 and isinstance(images, Tensor):  # a model may take any number of channels
+    if images.ndim == 4 and isinstance(images, Tensor):  # models may have any number of channels
         return images.shape[-1] not in CHANNELS or images.shape[1] in CHANNELS
     first, last = images.shape[-3] in CHANNELS, images.shape[-1] in CHANNELS
     return first and (isinstance(images, Tensor) or not last)
 
 
 def _picture(image: AnyImage) -> NDArray[np.uint8]:
-    """The pixels of an image that is not normalised."""
+    """The pixels of an image; one that is normalised is refused."""
     if is_array(image):
         array = channels_last(image)
         if np.issubdtype(array.dtype, np.floating) and not holds_colours(array):
@@ -240,22 +240,22 @@ def _picture(image: AnyImage) -> NDArray[np.uint8]:
 
 
 def _middle_of_strip(image: Image.Image, resize: Any) -> Image.Image:
-    """The middle of a long strip, resized so that timm's steps only cut it; others as they are.
+    """The middle of a long strip, resized so that timm's steps only crop it; other images as is.
 
-    Resized whole before it is cut, a strip of 20,000x3 pixels would take 1 GB.
+    timm resizes before it crops: a strip of 20,000x3 pixels would take 1 GB.
     """
     if max(image.size) <= STRIP * min(image.size) or not isinstance(resize, RESIZES):
         return image
-    shape, places, kept = _resized(resize, image.height, image.width), [], []
+    shape, spans, kept = _resized(resize, image.height, image.width), [], []
     targets = [resize.size] * 2 if isinstance(resize.size, int) else resize.size
     for length, side, target in zip((image.height, image.width), shape, targets, strict=True):
-        # Steps of 4 leave the crop where it would be, whichever way it rounds a half.
+        # A multiple of 4 leaves the central crop in its place, however it rounds a half.
         cut = max(0, (side - target) // 4 * 4)
         scale = length / side
         kept.append(side - cut)
-        places.append((cut / 2 * scale, (side - cut / 2) * scale, KERNEL * max(1, scale)))
-    (top, bottom, down), (left, right, across) = places
-    # Cut at whole pixels first: Pillow takes places as float32.
+        spans.append((cut / 2 * scale, (side - cut / 2) * scale, KERNEL * max(1, scale)))
+    (top, bottom, down), (left, right, across) = spans
+    # Crop at whole pixels first: Pillow stores the box of ``resize`` as float32.
     x, y = max(0, math.floor(left - across)), max(0, math.floor(top - down))
     x_end, y_end = math.ceil(right + across), math.ceil(bottom + down)
     image = image.crop((x, y, min(image.width, x_end), min(image.height, y_end)))
@@ -264,7 +264,7 @@ def _middle_of_strip(image: Image.Image, resize: Any) -> Image.Image:
 
 
 def _resized(step: transforms.Resize | ResizeKeepRatio, height: int, width: int) -> list[int]:
-    """Height and width, at least 1, of an image after a step that resizes; none is resized."""
+    """Height and width, at least 1, of an image after a step that resizes, without an image."""
     if isinstance(step, ResizeKeepRatio):
         blank = torch.empty(1, height, width, device="meta")
         return [max(1, side) for side in step.get_params(blank, step.size, step.longest)]
@@ -274,10 +274,10 @@ def _resized(step: transforms.Resize | ResizeKeepRatio, height: int, width: int)
 
 @dataclass(frozen=True)
 class Framing:
-    """Where the input of a model lies in an image: what its resizing and its crop leave.
+    """Where the input of a model lies in an image, by the model's resizing and crop.
 
     Attributes:
-        config: as of :func:`data_config`.
+        config: of :func:`data_config`.
     """
 
     config: dict[str, Any]
@@ -285,10 +285,10 @@ class Framing:
     def places(self, height: int, width: int) -> list[tuple[float, float]]:
         """(scale, shift) of the rows and of the columns of an image.
 
-        An edge at x in the image is at ``scale * x + shift`` in the model's input.
+        An edge at x in the image lies at ``scale * x + shift`` in the model's input.
 
         Raises:
-            ValueError: if the preprocessing has a step that cannot be followed.
+            ValueError: if the preprocessing has a step other than resizing and central crops.
         """
         size, places = [height, width], [(1.0, 0.0)] * 2
         for step in self._steps():
@@ -310,9 +310,9 @@ class Framing:
         return places
 
     def region(self, height: int, width: int) -> Region:
-        """The rectangle of an image of this size that the model sees.
+        """The rectangle that the model sees of an image of this size, (x0, y0, x1, y1).
 
-        It reaches beyond the image where the preprocessing pads it.
+        It extends beyond the image if the preprocessing pads.
 
         >>> import infsa_explain
         >>> config = data_config(infsa_explain.load("infvit_linear_digits"))
@@ -325,7 +325,7 @@ class Framing:
         return left, top, left + columns / x_scale, top + rows / y_scale
 
     def border(self) -> tuple[int, ...]:
-        """The colour that the preprocessing pads with, RGB."""
+        """The RGB colour of the padding."""
         fills = [step.fill for step in self._steps() if isinstance(step, CenterCropOrPad)]
         fill = fills[0] if fills else 0
         return tuple(fill) if isinstance(fill, Sequence) else (fill,) * 3
@@ -338,24 +338,24 @@ class Framing:
 
 
 def _cut(side: int, target: int) -> int:
-    """What a centre crop adds to a place along one side; it pads a side that is too short."""
+    """The shift of a central crop along one side; positive if the side is padded."""
     return (target - side) // 2 if target > side else -round((side - target) / 2)
 
 
 def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width: int) -> Tensor:
-    """Boxes of an image in the frame that the model sees, after its resizing and its crop.
+    """Boxes of an image in the model's input, after resizing and crop.
 
     Args:
-        model: a model that :func:`data_config` knows.
+        model: a model with a :func:`data_config`.
         boxes: (K, 4), x0, y0, x1, y1 in pixel edges of the image, half-open.
         height, width: of the image.
 
     Returns:
-        (K, 4) float64 on the CPU, in pixel edges of the model's input, cut at its border. A box
-        that is cropped away, or was without area, has none there.
+        (K, 4) float64 on the CPU, in pixel edges of the model's input, clipped to it. A box that
+        is cropped away has no area.
 
     Raises:
-        ValueError: if the model's preprocessing has a step that boxes cannot follow.
+        ValueError: as :meth:`Framing.places`.
     """
     framing = Framing(data_config(model))
     (y_scale, y_shift), (x_scale, x_shift) = framing.places(height, width)
@@ -368,15 +368,15 @@ def frame_boxes(model: nn.Module, boxes: NDArray[np.float32], height: int, width
 
 
 def visible_region(model: nn.Module, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """What a model sees of an image, at the image's own resolution.
+    """The part of an image that a model sees, at the resolution of the image.
 
     Args:
-        model: a model that :func:`data_config` knows.
+        model: a model with a :func:`data_config`.
         image: (H, W, 3) uint8.
 
     Returns:
-        (h, w, 3): :meth:`Framing.region` in whole pixels. A view of the image where that lies in
-        it; else a copy with the border that the model sees.
+        (h, w, 3) uint8: :meth:`Framing.region` rounded to whole pixels. A view of the image if the
+        region lies inside; else a copy with the padding.
     """
     height, width = image.shape[:2]
     framing = Framing(data_config(model))

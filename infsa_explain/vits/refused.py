@@ -1,4 +1,4 @@
-"""What cannot be explained by one token graph a layer, and why: refused by name."""
+"""Models and layers without one token graph per layer: refused by name, with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ TIMM_GRIDS = (
 HUGGING_FACE_GRIDS = (
     *("hiera", "levit", "mobilevit", "mobilevitv2", "pvt", "pvt_v2", "swin", "swinv2", "vitdet"),
 )
-#: Reasons, and what they are true of, models or layers: a class, or a whole module, with a dot.
+#: Reasons, and the classes of models or layers they apply to. A name that ends with a dot stands
+#: for all classes of a module.
 REASONS = {
     GRIDS: (
         *(f"timm.models.{name}." for name in TIMM_GRIDS),
@@ -60,7 +61,7 @@ REASONS = {
 
 
 def refusal(module: nn.Module) -> str | None:
-    """Why a model or a layer is refused, or None if it is not known to be: "attends ..."."""
+    """Why a model or a layer is refused, such as "attends ..."; None if it is not in the list."""
     return _reason(tuple(dotted_names(type(module))))
 
 

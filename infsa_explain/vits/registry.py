@@ -1,46 +1,53 @@
-"""The registry of model families: how attention is read, where patches are, what converts.
+"""The registry of model families: how models are told apart, read, built anew, and converted.
 
-Three things are registered, each with a matcher that tells the modules it is for: a *reader* gives
-queries and keys of an attention module; a *layout* gives a model's patch grid and prefix tokens;
-*forms* are the classes that an attention module takes when it is converted.
+Three things are registered. A :class:`Family` knows the models of one source. A *reader*
+(:func:`register_attention`) gives queries and keys of an attention module, which models of several
+families may share. *Forms* (:func:`register_forms`) are the classes that an attention module takes
+when it is converted. Of several that match, the one registered last is used.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "AttentionFamily",
+    "ATTENTION",
+    "FAMILIES",
+    "AttentionReader",
+    "Family",
     "Forms",
     "Layout",
     "Reading",
-    "attention_family",
     "attention_of",
-    "convertible",
+    "family_of",
     "forms_of",
-    "model_family",
-    "model_of",
+    "register_attention",
+    "register_family",
+    "register_forms",
 ]
 
 Matcher = Callable[[nn.Module], bool]
 
+# ---------------------------------------------------------------- attention
+
 
 class Reading(NamedTuple):
-    """What an attention module makes of its tokens, as the softmax or InfSA takes it.
+    """What an attention module computes from its tokens.
 
     Attributes:
         q, k: queries and keys, (B, H, N, d), after any norm and rotation.
-        gamma: γ per head, (H,); None for a layer without, softmax.
+        gamma: γ per head, (H,); None for softmax.
         scale: of the softmax; None for 1/√d.
-        values: gives v, (B, H, N, d). Only gradients ask; they are refused where it is None.
-        output: the rest of the module, from what the heads pass on, (B, H, N, d), to the tokens
-            that it gives, (B, N, D), differentiable; what does not depend on the heads may be
-            left out. Needed where ``values`` are.
+        values: gives v, (B, H, N, d). None if the reader does not say: then methods that need the
+            gradient of attention are refused.
+        output: from the heads' outputs A v, (B, H, N, d), to the module's output, (B, N, D),
+            differentiable. Terms that do not depend on the heads may be left out. Needed if
+            ``values`` is given.
     """
 
     q: Tensor
@@ -54,8 +61,8 @@ class Reading(NamedTuple):
 Reader = Callable[..., Reading]
 
 
-class AttentionFamily(NamedTuple):
-    """How attention modules of one kind are told and read; see :func:`attention_family`."""
+class AttentionReader(NamedTuple):
+    """How attention modules of one class are read; see :func:`register_attention`."""
 
     name: str
     matches: Matcher
@@ -64,14 +71,67 @@ class AttentionFamily(NamedTuple):
     inputs: tuple[str, ...]
 
 
+#: Readers in the order of their registration.
+ATTENTION: list[AttentionReader] = []
+
+
+def register_attention(
+    attention: type[nn.Module] | str | Matcher, kind: str, *, inputs: tuple[str, ...] = ()
+) -> Callable[[Reader], Reader]:
+    """Register how queries and keys of an attention module are read from the tokens entering it.
+
+    Args:
+        attention: the module's class (without its subclasses, which may compute something else),
+            its dotted name, which needs no import, or a function that recognises a module.
+        kind: ``"softmax"``, ``"pure"`` or ``"linear"``.
+        inputs: names of further arguments of the module's ``forward`` that the reader takes.
+
+    Returns:
+        A decorator for ``reader(module, x, **inputs)``, with x (B, N, D), which returns a
+        :class:`Reading`. A reader raises a ValueError for a module that it cannot read.
+    """
+    if isinstance(attention, str):
+        name, matches = attention.rpartition(".")[2], _has_name(attention)
+    else:
+        name = attention.__name__
+        matches = _has_class(attention) if isinstance(attention, type) else attention
+
+    def register(reader: Reader) -> Reader:
+        ATTENTION.append(AttentionReader(name, matches, kind, reader, inputs))
+        return reader
+
+    return register
+
+
+def attention_of(module: nn.Module) -> AttentionReader | None:
+    """The reader of a module, or None if it is no attention that can be read."""
+    return next((reader for reader in reversed(ATTENTION) if reader.matches(module)), None)
+
+
+def known_attention() -> str:
+    """Names of the attention classes that can be read, for messages."""
+    return ", ".join(sorted({reader.name for reader in ATTENTION}))
+
+
+def _has_class(cls: type[nn.Module]) -> Matcher:
+    return lambda module: type(module) is cls
+
+
+def _has_name(name: str) -> Matcher:
+    return lambda module: dotted_names(type(module))[0] == name
+
+
+# ---------------------------------------------------------------- models
+
+
 class Layout(NamedTuple):
-    """How a model lays an image out as tokens.
+    """How a model arranges an image as tokens.
 
     Attributes:
-        grid: (gh, gw), the patch grid; patch tokens are its raster scan and come last.
-        num_prefix_tokens: class, register and distillation tokens; they come first.
-        reads_class_token: whether the classifier reads the class token, which is the very first,
-            or pools over the patches alone.
+        grid: (gh, gw), the patch grid. Patch tokens are its raster scan and come last.
+        num_prefix_tokens: class, register and distillation tokens. They come first.
+        reads_class_token: True if the classifier reads the class token, which is the first token;
+            False if it pools over the patches.
     """
 
     grid: tuple[int, int]
@@ -79,23 +139,129 @@ class Layout(NamedTuple):
     reads_class_token: bool
 
 
-class ModelFamily(NamedTuple):
-    """How models of one source are told and laid out; see :func:`model_family`."""
+class Family:
+    """The models of one source. A new family is a subclass with :func:`register_family`.
 
-    name: str
-    matches: Matcher
-    layout: Callable[[Any, Tensor], Layout]
-    data: Callable[[Any], dict[str, Any]]
-    classifies: Callable[[Any], bool]
-    fresh: Callable[[Any], nn.Module] | None = None
-    drop: Callable[[Any], nn.Module | None] | None = None
+    ``name``, ``matches`` and ``layout`` are required. The other methods have defaults.
+    """
+
+    #: For messages and tables.
+    name: ClassVar[str] = "unknown"
+
+    def matches(self, model: nn.Module) -> bool:
+        """Whether a model is of this family."""
+        raise NotImplementedError
+
+    def layout(self, model: Any, images: Tensor) -> Layout:
+        """How a model arranges images (B, 3, H, W) as tokens.
+
+        Raises:
+            ValueError: if an image is smaller than a patch.
+        """
+        raise NotImplementedError
+
+    def data(self, model: Any) -> dict[str, Any]:
+        """How images are prepared, with the keys of timm's ``pretrained_cfg``.
+
+        The model's own ``pretrained_cfg`` has priority, except over ``input_size``.
+        """
+        return {}
+
+    def classifies(self, model: Any) -> bool:
+        """Whether a model has a classifier. Without one its outputs are features."""
+        return getattr(model, "num_classes", None) != 0
+
+    def fresh(self, model: Any) -> nn.Module:
+        """A model of the same architecture with fresh weights, drawn by torch's generator.
+
+        Default: a copy on which ``init_weights()`` was called.
+
+        Raises:
+            ValueError: if the family does not say how.
+        """
+        return reinitialised(model)
+
+    def drop(self, model: Any) -> nn.Module:
+        """The module whose output is all tokens (B, N, D) with positions, before the first block.
+
+        There the fill ``drop`` takes patches out.
+
+        Raises:
+            ValueError: if the family does not say where, which is the default, or tokens cannot be
+                taken out.
+        """
+        raise ValueError(
+            f"tokens cannot be taken out of {type(model).__name__}: its family {self.name!r} does "
+            "not say where (method drop); choose another fill"
+        )
+
+    def blocks(self, model: Any) -> list[str] | None:
+        """Names of the model's blocks, first to last.
+
+        Default: None, which stands for the members of the list that holds all attention layers.
+        """
+        return None
+
+
+#: Families in the order of their registration.
+FAMILIES: list[Family] = []
+
+FamilyClass = TypeVar("FamilyClass", bound=type[Family])
+
+
+def register_family(family: FamilyClass) -> FamilyClass:
+    """Register a family of models: a decorator for a subclass of :class:`Family`.
+
+    Raises:
+        ValueError: if it has no name.
+    """
+    if family.name == Family.name:
+        raise ValueError(f"name must be a class attribute of {family.__name__}, got none")
+    FAMILIES.append(family())
+    return family
+
+
+def family_of(model: nn.Module) -> Family | None:
+    """The family of a model, or None."""
+    return next((family for family in reversed(FAMILIES) if family.matches(model)), None)
+
+
+def known_families() -> str:
+    """Names of the model families, for messages."""
+    return ", ".join(sorted({family.name for family in FAMILIES}))
+
+
+def reinitialised(model: nn.Module) -> nn.Module:
+    """A copy with fresh weights, for models with a method ``init_weights()``, such as timm's.
+
+    Raises:
+        ValueError: if the model has none.
+    """
+    if not hasattr(model, "init_weights"):
+        family = family_of(model)
+        mend = "register a family with" if family is None else f"give its family {family.name!r}"
+        raise ValueError(
+            f"{type(model).__name__} cannot be built with fresh weights: it has no init_weights(); "
+            f"{mend} a method fresh(model)"
+        )
+    fresh: Any = copy.deepcopy(model)
+    state = torch.get_rng_state()
+    for module in fresh.modules():  # what init_weights leaves out in some releases of timm
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    torch.set_rng_state(state)
+    fresh.init_weights()
+    return cast(nn.Module, fresh)
+
+
+# ---------------------------------------------------------------- conversion
 
 
 class Forms(NamedTuple):
-    """The classes of an attention module with one kind of attention or another.
+    """The classes of one attention module with softmax, Pure InfSA and Linear-InfSA.
 
-    They share their attributes but for ``gamma_logit`` (H,), which softmax is without, so that a
-    module changes its kind by changing its class.
+    The classes have the same attributes, except for ``gamma_logit`` (H,), which only InfSA has. So
+    a module is converted by a change of its class.
     """
 
     softmax: type[nn.Module]
@@ -105,143 +271,31 @@ class Forms(NamedTuple):
     dropout: float
 
 
-_ATTENTION: list[AttentionFamily] = []
-_MODELS: list[ModelFamily] = []
-_FORMS: list[tuple[Matcher, Callable[[Any], Forms]]] = []
+#: Matchers and forms in the order of their registration.
+FORMS: list[tuple[Matcher, Callable[[Any], Forms]]] = []
 
 
-def attention_family(
-    attention: type[nn.Module] | str | Matcher, kind: str, *, inputs: tuple[str, ...] = ()
-) -> Callable[[Reader], Reader]:
-    """Register how to read q and k of an attention module from the tokens that enter it.
-
-    Args:
-        attention: the module's class (not its subclasses, which may compute otherwise), its
-            dotted name, which imports nothing, or a function that tells whether a module is one.
-        kind: ``"softmax"``, ``"pure"`` or ``"linear"``.
-        inputs: names of further arguments of the module's ``forward`` that the reader takes.
-
-    Returns:
-        A decorator for ``reader(module, x, **inputs)``, with x (B, N, D), that gives a
-        :class:`Reading`. A reader says with a ValueError what it cannot read.
-    """
-    if isinstance(attention, str):
-        name, matches = attention.rpartition(".")[2], _is_named(attention)
-    else:
-        name = attention.__name__
-        matches = _is_exactly(attention) if isinstance(attention, type) else attention
-
-    def register(reader: Reader) -> Reader:
-        _ATTENTION.append(AttentionFamily(name, matches, kind, reader, inputs))
-        return reader
-
-    return register
-
-
-def model_family(
-    name: str,
-    matches: Matcher,
-    data: Callable[[Any], dict[str, Any]],
-    classifies: Callable[[Any], bool] = lambda model: getattr(model, "num_classes", None) != 0,
-    *,
-    fresh: Callable[[Any], nn.Module] | None = None,
-    drop: Callable[[Any], nn.Module | None] | None = None,
-) -> Callable[[Callable[[Any, Tensor], Layout]], Callable[[Any, Tensor], Layout]]:
-    """Register how models of a family lay out their tokens.
-
-    Args:
-        name: for messages.
-        matches: whether a model is of the family.
-        data: of a model, what timm calls its ``pretrained_cfg``: how images are prepared. Its
-            ``input_size`` holds whatever else the model says.
-        classifies: whether a model has a classifier; without, its outputs are features.
-        fresh: builds a model of the same shape with fresh weights, drawn by torch's generator; for
-            controls. None for a copy on which ``init_weights()`` is called.
-        drop: the module of a model whose output is all tokens, (B, N, D), with their positions,
-            before the first block: there patches are taken out for the fill ``drop``. None, or a
-            function that gives None, where tokens cannot be taken out.
-
-    Returns:
-        A decorator for ``layout(model, images)``, with images (B, 3, H, W).
-    """
-
-    def register(layout: Callable[[Any, Tensor], Layout]) -> Callable[[Any, Tensor], Layout]:
-        _MODELS.append(ModelFamily(name, matches, layout, data, classifies, fresh, drop))
-        return layout
-
-    return register
-
-
-def convertible(matches: Matcher) -> Callable[[Callable[[Any], Forms]], Callable[[Any], Forms]]:
-    """Register the forms that an attention module can take: ``forms(module)``."""
+def register_forms(matches: Matcher) -> Callable[[Callable[[Any], Forms]], Callable[[Any], Forms]]:
+    """Register the forms of the attention modules that match: a decorator for ``forms(module)``."""
 
     def register(forms: Callable[[Any], Forms]) -> Callable[[Any], Forms]:
-        _FORMS.append((matches, forms))
+        FORMS.append((matches, forms))
         return forms
 
     return register
 
 
-def attention_of(module: nn.Module) -> AttentionFamily | None:
-    """How to read a module, or None for one that is no attention we know. The latest wins."""
-    return next((family for family in reversed(_ATTENTION) if family.matches(module)), None)
-
-
-def model_of(model: nn.Module) -> ModelFamily | None:
-    """The family of a model, or None. The latest registered wins."""
-    return next((family for family in reversed(_MODELS) if family.matches(model)), None)
-
-
 def forms_of(module: nn.Module) -> Forms | None:
     """The forms that an attention module can take, or None."""
-    return next((forms(module) for matches, forms in reversed(_FORMS) if matches(module)), None)
+    return next((forms(module) for matches, forms in reversed(FORMS) if matches(module)), None)
 
 
-def known_attention() -> str:
-    """Names of the attention classes that can be read, for messages."""
-    return ", ".join(sorted({family.name for family in _ATTENTION}))
-
-
-def known_models() -> str:
-    """Names of the model families, for messages."""
-    return ", ".join(sorted({family.name for family in _MODELS}))
-
-
-def _is_exactly(cls: type[nn.Module]) -> Matcher:
-    return lambda module: type(module) is cls
-
-
-def _is_named(name: str) -> Matcher:
-    return lambda module: dotted_names(type(module))[0] == name
-
-
-# ---------------------------------------------------------------- what readers and layouts share
+# ---------------------------------------------------------------- shared by the families
 
 
 def dotted_names(cls: type[nn.Module]) -> list[str]:
-    """Names of a class and of its bases, with their modules: a match that imports nothing."""
+    """Names of a class and of its bases, with their modules: recognised without an import."""
     return [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
-
-
-def reinitialised(model: nn.Module) -> nn.Module:
-    """A copy with fresh weights, for models that say how by ``init_weights()``, as timm's do.
-
-    Raises:
-        ValueError: if the model has none.
-    """
-    if not hasattr(model, "init_weights"):
-        family = model_of(model)
-        title = type(model).__name__
-        where = "" if family is None else f"; register the family {family.name!r} with fresh=…"
-        raise ValueError(f"{title} has no init_weights() to build it anew with{where}")
-    fresh: Any = copy.deepcopy(model)
-    state = torch.get_rng_state()
-    for module in fresh.modules():  # what init_weights leaves out in some releases of timm
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
-    torch.set_rng_state(state)
-    fresh.init_weights()
-    return cast(nn.Module, fresh)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -254,11 +308,11 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def patches(images: Tensor, patch: tuple[int, int]) -> tuple[int, int]:
+def whole_patches(images: Tensor, patch: tuple[int, int]) -> tuple[int, int]:
     """(gh, gw) of images (B, 3, H, W) cut into whole patches.
 
     Raises:
-        ValueError: if an image is smaller than one.
+        ValueError: if an image is smaller than a patch.
     """
     height, width = images.shape[-2:]
     if height < patch[0] or width < patch[1]:

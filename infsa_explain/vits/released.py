@@ -1,6 +1,6 @@
-"""The layers that the authors of InfSA released, recognised by their shape.
+"""The layers that the authors of InfSA released, recognised by their attributes.
 
-A model that was converted with their package and trained elsewhere is read without that package.
+So a model that was converted and trained with their package can be read without that package.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .registry import Reading, attention_family, merge_heads, split_heads
+from .registry import Reading, merge_heads, register_attention, split_heads
 
-SHAPE = ("q_proj", "k_proj", "v_proj", "out_proj", "rho_logit", "variant", "num_heads")
+ATTRIBUTES = ("q_proj", "k_proj", "v_proj", "out_proj", "rho_logit", "variant", "num_heads")
 
 
 def released_pure_infsa(module: nn.Module) -> bool:
@@ -26,13 +26,13 @@ def released_linear_infsa(module: nn.Module) -> bool:
 
 
 def _variant(module: Any) -> str:
-    return str(module.variant) if all(hasattr(module, name) for name in SHAPE) else ""
+    return str(module.variant) if all(hasattr(module, name) for name in ATTRIBUTES) else ""
 
 
-@attention_family(released_pure_infsa, "pure")
-@attention_family(released_linear_infsa, "linear")
+@register_attention(released_pure_infsa, "pure")
+@register_attention(released_linear_infsa, "linear")
 def queries_keys(module: Any, x: Tensor) -> Reading:
-    """W_q x and W_k x; γ = sigmoid(rho_logit), one for all heads or one each."""
+    """W_q x and W_k x; γ = sigmoid(rho_logit), one for all heads or one per head."""
     q, k = (split_heads(linear(x), module.num_heads) for linear in (module.q_proj, module.k_proj))
     gamma = torch.sigmoid(module.rho_logit).flatten().expand(module.num_heads)
     return Reading(

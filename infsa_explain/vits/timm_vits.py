@@ -1,4 +1,7 @@
-"""timm's Vision Transformers, and our own, which stand in their slots; named, not imported."""
+"""timm's Vision Transformers, and InfViT, whose layers take the place of timm's.
+
+Classes of timm are recognised by their names, so that this module does not import timm.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,17 @@ from ..attention.linear import chunks
 from ..attention.onednn import projection
 from .refused import BIAS
 from .registry import (
+    Family,
     Forms,
     Layout,
     Reading,
-    attention_family,
-    convertible,
     dotted_names,
     merge_heads,
-    model_family,
-    patches,
+    register_attention,
+    register_family,
+    register_forms,
     split_heads,
+    whole_patches,
 )
 
 ATTENTION = "timm.layers.attention.Attention"
@@ -33,16 +37,16 @@ PURE, LINEAR = (
 # ---------------------------------------------------------------- attention
 
 
-@attention_family(PURE, "pure")
-@attention_family(LINEAR, "linear")
-def our_own(module: Any, x: Tensor) -> Reading:
-    """q and k of our own layers."""
+@register_attention(PURE, "pure")
+@register_attention(LINEAR, "linear")
+def infsa_layer(module: Any, x: Tensor) -> Reading:
+    """q and k of :mod:`infsa_explain.attention.layers`."""
     q, k = queries_keys(module, x)
     values = lambda: module.queries_keys_values(x)[2]  # noqa: E731
     return Reading(q, k, module.gamma, values=values, output=output(module, x))
 
 
-@attention_family(ATTENTION, "softmax")
+@register_attention(ATTENTION, "softmax")
 def softmax(module: Any, x: Tensor) -> Reading:
     """q_norm(W_q x), k_norm(W_k x)."""
     q, k = queries_keys(module, x)
@@ -54,7 +58,8 @@ def softmax(module: Any, x: Tensor) -> Reading:
 def queries_keys(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """q and k of tokens ``x`` (B, N, D), each (B, H, N, d), after any norm, without gradients.
 
-    Without values, and chunk by chunk, so that nothing else as large as q and k takes memory.
+    Values are not computed, and tokens are projected in chunks, so that no other tensor of the
+    size of q and k is allocated.
     """
     if type(layer.qkv) is not nn.Linear:  # quantised, or with an adapter
         q, k, _ = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).transpose(1, 3).unbind(2)
@@ -64,14 +69,14 @@ def queries_keys(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     for i, (out, norm) in enumerate(((q, layer.q_norm), (k, layer.k_norm))):
         weight_i = layer.qkv.weight.chunk(3)[i]
         bias_i = None if bias is None else bias.chunk(3)[i]
-        for some, tokens in zip(chunks(out, 2), chunks(x), strict=True):
+        for target, tokens in zip(chunks(out, 2), chunks(x), strict=True):
             heads = projection(tokens, weight_i, bias_i).view(*tokens.shape[:2], *out.shape[1::2])
-            some.copy_(norm(heads.transpose(1, 2)))
+            target.copy_(norm(heads.transpose(1, 2)))
     return q, k
 
 
 def output(module: Any, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """Norm, gate and projection of the heads, of layers that may be without the first two."""
+    """Norm, gate and projection of the heads. Some layers have no norm or no gate."""
 
     def project(heads: Tensor) -> Tensor:
         out = getattr(module, "norm", nn.Identity())(merge_heads(heads))
@@ -82,12 +87,12 @@ def output(module: Any, x: Tensor) -> Callable[[Tensor], Tensor]:
     return project
 
 
-@attention_family("timm.models.vision_transformer.ParallelScalingBlock", "softmax")
+@register_attention("timm.models.vision_transformer.ParallelScalingBlock", "softmax")
 def parallel_block(module: Any, x: Tensor) -> Reading:
-    """As :func:`softmax`, of a block that projects queries, keys, values and MLP at once."""
+    """As :func:`softmax`, for a block with one projection for queries, keys, values and MLP."""
     _, *qkv = module.in_proj(module.in_norm(x)).split(module.in_split, dim=-1)
     q, k, v = (split_heads(part, module.num_heads) for part in qkv)
-    # Where heads and MLP are projected by one matrix, its first columns are the heads'.
+    # If one matrix projects heads and MLP, its first columns belong to the heads.
     project = module.attn_out_proj or module.out_proj
 
     def attended(heads: Tensor) -> Tensor:
@@ -105,13 +110,13 @@ def parallel_block(module: Any, x: Tensor) -> Reading:
     )
 
 
-@attention_family("timm.layers.attention.AttentionRope", "softmax", inputs=("rope",))
-@attention_family("timm.models.eva.EvaAttention", "softmax", inputs=("rope",))
+@register_attention("timm.layers.attention.AttentionRope", "softmax", inputs=("rope",))
+@register_attention("timm.models.eva.EvaAttention", "softmax", inputs=("rope",))
 def rotary(module: Any, x: Tensor, rope: Tensor | None = None) -> Reading:
-    """R q_norm(W_q x), R k_norm(W_k x), with R the rotation of each patch's place."""
+    """R q_norm(W_q x), R k_norm(W_k x), with R the rotation by the patch's position."""
     fused = module.q_proj is None
     q, k, v = _biased(module, x) if fused else (module.q_proj(x), module.k_proj(x), None)
-    groups = getattr(module, "num_kv_groups", 1)  # queries' heads that share one of keys, values
+    groups = getattr(module, "num_kv_groups", 1)  # heads of queries per head of keys and values
     q = module.q_norm(split_heads(q, module.num_heads))
     k = module.k_norm(split_heads(k, module.num_heads // groups))
     if rope is not None:
@@ -130,9 +135,9 @@ def rotary(module: Any, x: Tensor, rope: Tensor | None = None) -> Reading:
     )
 
 
-@attention_family("timm.models.beit.Attention", "softmax")
+@register_attention("timm.models.beit.Attention", "softmax")
 def beit_attention(module: Any, x: Tensor) -> Reading:
-    """W_q x, W_k x, where there is no bias of relative position."""
+    """W_q x, W_k x, of a layer without a bias of relative position."""
     if module.relative_position_bias_table is not None:
         raise ValueError(f"it {BIAS}")
     q, k, v = (split_heads(part, module.num_heads) for part in _biased(module, x))
@@ -140,7 +145,7 @@ def beit_attention(module: Any, x: Tensor) -> Reading:
 
 
 def _biased(module: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """W_q x + b_q and so on for keys and values, of layers that may keep their biases apart."""
+    """W_q x + b_q, and the same for keys and values. Some layers store their biases separately."""
     qkv = module.qkv(x)
     if getattr(module, "q_bias", None) is not None:
         qkv = qkv + torch.cat([module.q_bias, module.k_bias, module.v_bias])
@@ -149,17 +154,17 @@ def _biased(module: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _rotate(module: Any, x: Tensor, rope: Tensor) -> Tensor:
-    """The patches of x (B, H, N, d) rotated, its prefix tokens as they are."""
+    """x (B, H, N, d) with its patches rotated and its prefix tokens unchanged."""
     from timm.layers.pos_embed_sincos import apply_rot_embed_cat
 
-    prefix, rest = x[:, :, : module.num_prefix_tokens], x[:, :, module.num_prefix_tokens :]
-    turned = apply_rot_embed_cat(rest, rope, half=getattr(module, "rotate_half", False))
-    return torch.cat([prefix, turned.to(x.dtype)], dim=2)
+    prefix, patches = x[:, :, : module.num_prefix_tokens], x[:, :, module.num_prefix_tokens :]
+    rotated = apply_rot_embed_cat(patches, rope, half=getattr(module, "rotate_half", False))
+    return torch.cat([prefix, rotated.to(x.dtype)], dim=2)
 
 
-@convertible(lambda module: dotted_names(type(module))[0] in (ATTENTION, PURE, LINEAR))
+@register_forms(lambda module: dotted_names(type(module))[0] in (ATTENTION, PURE, LINEAR))
 def forms(module: Any) -> Forms:
-    """InfSA layers are timm's ``Attention`` but for γ and what they do with q, k and v."""
+    """timm's ``Attention``, and the InfSA layers with the same attributes."""
     from timm.layers.attention import Attention
 
     from ..attention.layers import LinearInfSA, PureInfSA
@@ -170,49 +175,48 @@ def forms(module: Any) -> Forms:
 # ---------------------------------------------------------------- models
 
 
-def embedding(model: nn.Module) -> Any:
-    """timm's patch embedding, or None."""
-    embed = getattr(model, "patch_embed", None) or getattr(model, "embeds", None)
-    return embed if hasattr(embed, "dynamic_feat_size") else None
+@register_family
+class TimmFamily(Family):
+    """Models with timm's patch embedding."""
+
+    name = "timm"
+
+    def matches(self, model: nn.Module) -> bool:
+        return patch_embedding(model) is not None
+
+    def layout(self, model: Any, images: Tensor) -> Layout:
+        """Prefix tokens and pooling as timm's models name them."""
+        embedding = patch_embedding(model)
+        gh, gw = embedding.dynamic_feat_size(tuple(images.shape[-2:]))  # some pad
+        if not gh or not gw:
+            whole_patches(images, embedding.feat_ratio(as_scalar=False))
+        prefix = int(getattr(model, "num_prefix_tokens", 0))
+        pooled_by_token = prefix > 0 and getattr(model, "global_pool", "token") == "token"
+        return Layout((int(gh), int(gw)), prefix, pooled_by_token)
+
+    def data(self, model: Any) -> dict[str, Any]:
+        """The input size that the model was built with. The rest is in its ``pretrained_cfg``."""
+        size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+        return {} if size is None else {"input_size": (3, *size)}
+
+    def classifies(self, model: Any) -> bool:
+        """Whether a model has classes, and its classifier was not replaced by an identity."""
+        if getattr(model, "num_classes", None) == 0:
+            return False
+        classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
+        return not isinstance(classifier, nn.Identity)
+
+    def drop(self, model: Any) -> nn.Module:
+        """Where ``VisionTransformer`` drops patches itself, after the position embedding.
+
+        Other models, which rotate queries and keys by position, would rotate by wrong positions.
+        """
+        if "timm.models.vision_transformer.VisionTransformer" in dotted_names(type(model)):
+            return model.patch_drop  # type: ignore[no-any-return]
+        return super().drop(model)
 
 
-def data(model: nn.Module) -> dict[str, Any]:
-    """The input size that the model was built with; the rest is in its ``pretrained_cfg``."""
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
-    return {} if size is None else {"input_size": (3, *size)}
-
-
-def classifies(model: Any) -> bool:
-    """Whether a model has classes, and its classifier was not replaced by an identity."""
-    if getattr(model, "num_classes", None) == 0:
-        return False
-    classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
-    return not isinstance(classifier, nn.Identity)
-
-
-def patch_drop(model: Any) -> nn.Module | None:
-    """Where timm's ``VisionTransformer`` drops patches, behind the position embedding.
-
-    Models that rotate queries and keys by position would lose the places of the others.
-    """
-    plain = "timm.models.vision_transformer.VisionTransformer" in dotted_names(type(model))
-    module: nn.Module | None = model.patch_drop if plain else None
-    return module
-
-
-@model_family(
-    "timm",
-    lambda model: embedding(model) is not None,
-    data,
-    classifies,
-    drop=patch_drop,
-)
-def layout(model: Any, images: Tensor) -> Layout:
-    """Prefix tokens and pooling as timm's models name them."""
-    embed = embedding(model)
-    gh, gw = embed.dynamic_feat_size(tuple(images.shape[-2:]))  # some pad
-    if not gh or not gw:
-        patches(images, embed.feat_ratio(as_scalar=False))
-    prefix = int(getattr(model, "num_prefix_tokens", 0))
-    pooled_by_token = prefix > 0 and getattr(model, "global_pool", "token") == "token"
-    return Layout((int(gh), int(gw)), prefix, pooled_by_token)
+def patch_embedding(model: nn.Module) -> Any:
+    """timm's patch embedding of a model, or None."""
+    embedding = getattr(model, "patch_embed", None) or getattr(model, "embeds", None)
+    return embedding if hasattr(embedding, "dynamic_feat_size") else None

@@ -1,4 +1,4 @@
-"""A forward pass on some of an image's patches: the others are taken out, not painted over."""
+"""A forward pass on some of an image's patches: the tokens of the others are taken out."""
 
 from __future__ import annotations
 
@@ -10,20 +10,32 @@ from infsa_metrics import class_probabilities, output_tensor
 from infsa_metrics.outputs import Output, eval_mode
 from torch import Tensor, nn
 
-from . import model_of, vit_of
 from .capturing import layout, patch_grid
-from .watching import watching
+from .passes import watching
+from .registry import Family, family_of
+from .wrappers import vit_of
 
-__all__ = ["classify_kept", "drop_fill", "forward_patches"]
+__all__ = ["classify_kept", "drop_fill", "drop_point", "forward_patches"]
+
+
+def drop_point(model: nn.Module) -> nn.Module:
+    """The module behind which tokens are taken out, as the model's family says.
+
+    Raises:
+        ValueError: if its family does not say where (:meth:`infsa_explain.vits.Family.drop`).
+    """
+    vit = vit_of(model)
+    family = family_of(vit)
+    return (family or Family()).drop(vit)
 
 
 def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
     """Logits of a ViT that sees only the patches in ``keep``.
 
-    Prefix tokens stay, and every patch keeps the position embedding of its own place.
+    Prefix tokens are kept. Every patch keeps its own position embedding.
 
     Args:
-        model: a ViT of a family that says where tokens can be taken out: timm's
+        model: a ViT whose family says where tokens are taken out, such as timm's
             ``VisionTransformer``, torchvision's and Hugging Face's.
         images: (B, 3, H, W), normalised.
         keep: (B, K) indices of patches in raster order, K ≥ 1.
@@ -32,21 +44,12 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
         Logits (B, C).
 
     Raises:
-        ValueError: if the model's family does not say so, or ``keep`` does not hold indices of
-            patches.
+        ValueError: as :func:`drop_point`, or if ``keep`` does not hold indices of patches.
 
     Source: token dropping, as in PatchDropout (arXiv 2208.07220).
     """
-    vit = vit_of(model)
-    family = model_of(vit)
-    place = family.drop(vit) if family is not None and family.drop is not None else None
-    if place is None:
-        raise ValueError(
-            f"tokens cannot be taken out of {type(vit).__name__}: the registration of its family, "
-            f"{family.name if family else 'unknown'}, does not say where (drop=…); choose another "
-            "fill"
-        )
-    prefix = layout(vit, images).num_prefix_tokens
+    point = drop_point(model)
+    prefix = layout(model, images).num_prefix_tokens
 
     def take(name: str, module: nn.Module, args: Any, kwargs: Any, x: Tensor) -> Tensor:
         patches = x.shape[1] - prefix
@@ -55,22 +58,26 @@ def forward_patches(model: nn.Module, images: Tensor, keep: Tensor) -> Tensor:
         index = (keep + prefix).unsqueeze(-1).expand(-1, -1, x.shape[-1])
         return torch.cat([x[:, :prefix], x.gather(1, index)], dim=1)
 
-    with watching({"drop": place}, after=take):
+    with watching({"drop": point}, after=take):
         return output_tensor(model(images))
 
 
 def drop_fill(model: nn.Module, output: Output = "auto") -> Callable[[Tensor, Tensor], Tensor]:
-    """The fill ``drop``: removed patches are taken out of a ViT's tokens, not painted over.
+    """The fill ``drop``: the tokens of removed patches are taken out of the ViT.
 
     Args:
-        model: as :func:`forward_patches` takes it.
-        output: what its outputs are; see :mod:`infsa_metrics.outputs`.
+        model: as for :func:`forward_patches`.
+        output: the kind of its outputs; see :mod:`infsa_metrics.outputs`.
 
     Returns:
         ``predict_masked(images, removed)`` for ``infsa_metrics.deletion_curve``: images
-        (B, 3, H, W), removed (B, gh, gw) bool, to probabilities (B, C). An image with no patch
-        left is the image whose every patch is the mean (zero after normalisation).
+        (B, 3, H, W), removed (B, gh, gw) bool, to probabilities (B, C). If no patch is left, every
+        patch is set to the mean colour (zero after normalisation) instead.
+
+    Raises:
+        ValueError: as :func:`drop_point`.
     """
+    drop_point(model)
 
     def predict_masked(images: Tensor, removed: Tensor) -> Tensor:
         expected = (len(images), *patch_grid(model, images))
@@ -84,9 +91,9 @@ def drop_fill(model: nn.Module, output: Output = "auto") -> Callable[[Tensor, Te
 
 
 def classify_kept(model: nn.Module, images: Tensor, emptied: Tensor, removed: Tensor) -> Tensor:
-    """Logits (B, C) without the removed patches: one pass for all images with as many left.
+    """Logits (B, C) without the removed patches: one pass per number of remaining patches.
 
-    ``emptied`` stands for an image with no patch left, and is of the shape of ``images``.
+    ``emptied``, of the shape of ``images``, replaces an image with no patch left.
     """
     if not len(images):
         raise ValueError("images must hold at least one image")

@@ -1,4 +1,4 @@
-"""Models inside models: compiled, parallel, averaged, or with steps before or after the ViT."""
+"""Models that hold another: compiled, parallel, averaged, or with steps before or after a ViT."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from infsa_metrics.outputs import Output
 from torch import Tensor, nn
 
-from .registry import dotted_names, model_of
+from .registry import Family, dotted_names, family_of
 
 __all__ = [
     "classifies",
@@ -20,7 +20,7 @@ __all__ = [
     "vit_of",
 ]
 
-#: Wrappers that compute what the module in this attribute computes.
+#: Wrappers whose output is that of the module in this attribute.
 TRANSPARENT = {
     "torch._dynamo.eval_frame.OptimizedModule": "_orig_mod",
     "torch.nn.parallel.data_parallel.DataParallel": "module",
@@ -32,10 +32,10 @@ TRANSPARENT = {
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model without wrappers that compute the same: ``torch.compile``, parallel, averaged.
+    """The model without ``torch.compile`` and wrappers for parallel or averaged models.
 
     Raises:
-        ValueError: if it is not a module.
+        ValueError: if it is no ``nn.Module``.
     """
     require_module(model)
     for name in dotted_names(type(model)):
@@ -45,10 +45,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def require_module(model: object) -> None:
-    """Refuse what is not a module, such as a name.
+    """Refuse what is no module, such as a name.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is no ``nn.Module``.
     """
     if not isinstance(model, nn.Module):
         hint = f"; load it first: infsa_explain.load({model!r})" if isinstance(model, str) else ""
@@ -56,48 +56,47 @@ def require_module(model: object) -> None:
 
 
 def vit_of(model: nn.Module) -> nn.Module:
-    """The Vision Transformer of a model: itself, or the only one inside it.
+    """The Vision Transformer of a model: the model itself, or the only one inside it.
 
-    A model of no known family without a ViT inside is returned as it is.
+    A model without any Vision Transformer of a known family is returned unchanged.
 
     Raises:
         ValueError: if there are several; names them.
     """
     model = unwrapped(model)
-    if model_of(model) is not None:
+    if family_of(model) is not None:
         return model
-    found: dict[str, nn.Module] = {}
+    vits: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        inside = any(name.startswith(f"{other}.") for other in found)
-        if not inside and model_of(module) is not None:
-            found[name] = module
-    if len(found) > 1:
+        inside = any(name.startswith(f"{other}.") for other in vits)
+        if not inside and family_of(module) is not None:
+            vits[name] = module
+    if len(vits) > 1:
         raise ValueError(
-            f"{type(model).__name__} holds {len(found)} Vision Transformers, "
-            f"{', '.join(found)}; pass one of them"
+            f"{type(model).__name__} holds {len(vits)} Vision Transformers, "
+            f"{', '.join(vits)}; pass one of them"
         )
-    return next(iter(found.values()), model)
+    return next(iter(vits.values()), model)
 
 
 def classifies(model: nn.Module) -> bool:
-    """Whether a model has a classifier. Any layer with weights around a bare ViT counts as one."""
+    """Whether a model has a classifier. Any layer with weights around a ViT counts as one."""
     model = unwrapped(model)
     vit = vit_of(model)
-    family = model_of(vit)
-    if family is None:
-        return getattr(model, "num_classes", None) != 0
-    own = {id(parameter) for parameter in vit.parameters()}
-    return family.classifies(vit) or any(id(p) not in own for p in model.parameters())
+    of_vit = {id(parameter) for parameter in vit.parameters()}
+    around = any(id(parameter) not in of_vit for parameter in model.parameters())
+    return (family_of(vit) or Family()).classifies(vit) or around
 
 
 def model_output(model: nn.Module, choice: Output = "auto") -> Output:
-    """What a model's outputs are: the caller's choice, or what the model says of itself.
+    """The kind of a model's outputs: the caller's choice, or by the model itself if ``"auto"``.
 
-    A model without a classifier has ``"embedding"``; one of Hugging Face's with the
-    ``problem_type`` "multi_label_classification" in its ``config`` has ``"sigmoid"``.
+    A model without a classifier has ``"embedding"``. A Hugging Face model whose ``config`` has the
+    ``problem_type`` "multi_label_classification" has ``"sigmoid"``.
 
     Raises:
-        ValueError: for a choice that contradicts whether the model has a classifier.
+        ValueError: for ``"embedding"`` and a model with a classifier, or another choice and a model
+            without one.
     """
     title = type(unwrapped(model)).__name__
     if not classifies(model):
@@ -116,17 +115,17 @@ def model_output(model: nn.Module, choice: Output = "auto") -> Output:
 
 
 def _problem(model: nn.Module) -> str | None:
-    """What kind of problem one of Hugging Face's models says it solves."""
+    """The ``problem_type`` in the ``config`` of a Hugging Face model, or None."""
     config = getattr(vit_of(model), "config", None)
     problem: str | None = getattr(config, "problem_type", None)
     return problem
 
 
 def require_classes(model: nn.Module, what: str) -> None:
-    """Refuse a model whose outputs are not of classes.
+    """Refuse a model whose outputs are not scores of classes; ``what`` needs them.
 
     Raises:
-        ValueError: if the model has no classifier, or says that it solves a regression.
+        ValueError: if the model has no classifier, or is a regression by its ``config``.
     """
     title = type(unwrapped(model)).__name__
     if not classifies(model):
@@ -138,7 +137,7 @@ def require_classes(model: nn.Module, what: str) -> None:
 
 
 def first_argument(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The first argument of a call of a module, by whichever way it was passed."""
+    """The first argument of a call of a module, passed by position or by name."""
     arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     first: Tensor = next(iter(arguments.values()))
     return first

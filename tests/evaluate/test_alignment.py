@@ -158,7 +158,7 @@ def test_invalid_rows_are_those_that_beget_more_than_one_visit(model):
 
 def test_the_softmax_twin_has_a_left_vector_only():
     twin = small("vit_softmax_digits")
-    rows = measure(twin, DATA, Alignment(layers=(-1,)))
+    rows = measure(twin, DATA, Alignment(layers=("last",)))
     assert all(row["value"] == pytest.approx(1, abs=1e-6) and row["layer"] == 1 for row in rows)
     with pytest.raises(ValueError, match="right Perron vector is the same for every token"):
         measure(twin, DATA, Alignment(side="right"))
@@ -192,6 +192,7 @@ def test_rows_come_as_they_are_ready_and_the_model_is_left_alone(model):
     ("options", "message"),
     [
         (Alignment(layers=(2,)), r"layer 2 is out of range: the model has 2"),
+        (Alignment(layers=("mean",)), r"layer must be a whole number or 'last', got 'mean'"),
         (Alignment(gamma=1.5), r"gamma must lie in \(0, 1\), got \[1.5\]"),
         (Alignment(steps=(1,)), r"steps must each be at least 2, got \[1\]"),
         (Alignment(side="up"), r"side must be 'left' or 'right', got 'up'"),

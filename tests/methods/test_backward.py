@@ -12,10 +12,9 @@ import torch
 from small_vits import NAMES, build, images
 from torch import nn
 
-from infsa_explain.methods import MethodNotApplicable, explain
+from infsa_explain.methods import MethodNotApplicable, explain, explain_graphs, get_method
 from infsa_explain.methods.backward import _LATEST, gradients
-from infsa_explain.methods.explaining import explain_graphs, get_method
-from infsa_explain.vits import Reading, attention_family, registry
+from infsa_explain.vits import Reading, register_attention, registry
 from infsa_explain.vits.capturing import capture
 
 CLASSES = torch.tensor([3, 7])
@@ -148,7 +147,7 @@ def test_a_model_whose_output_has_no_gradient():
 
 
 def test_a_layer_that_does_not_say_what_its_values_are(monkeypatch):
-    monkeypatch.setattr(registry, "_ATTENTION", [*registry._ATTENTION])
+    monkeypatch.setattr(registry, "ATTENTION", [*registry.ATTENTION])
     model = build("softmax")
 
     class Own(type(model.blocks[1].attn)):
@@ -156,7 +155,7 @@ def test_a_layer_that_does_not_say_what_its_values_are(monkeypatch):
 
     model.blocks[1].attn.__class__ = Own
 
-    @attention_family(Own, "softmax")
+    @register_attention(Own, "softmax")
     def read(module, x):
         q = x[:, None].expand(-1, 8, -1, -1)
         return Reading(q, q)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -17,8 +19,7 @@ from infsa_explain.methods import (
     applicable_methods,
     explain,
     get_method,
-    layer_method,
-    model_method,
+    register_method,
 )
 from infsa_explain.methods.explaining import explain_graphs
 from infsa_explain.models.untraining import untrained
@@ -31,7 +32,7 @@ EVERY = [
     for name, method in METHODS.items()
     for kind in sorted(method.kinds)
 ]
-LAYER_METHODS = [case for case in EVERY if METHODS[case.values[0]].scope == "layer"]
+LAYER_METHODS = [case for case in EVERY if METHODS[case.values[0]].layers]
 
 
 def kill(model, layer, heads):
@@ -75,7 +76,7 @@ def test_maps_are_the_patch_tokens_in_raster_order(method, kind, variant):
     with torch.no_grad():
         assert torch.equal(result.logits, model(x))
     assert result.method == method
-    used = 1 if METHODS[method].scope == "layer" else 3
+    used = 1 if METHODS[method].layers else 3
     assert result.diagnostics["dead_heads"].shape == (used, 2, 8)
 
 
@@ -231,11 +232,14 @@ def test_layer_that_is_none(layer):
 
 @pytest.mark.parametrize("head", ["mean", "last", 1.5, True])
 def test_head_that_is_none(head):
-    """The words that a layer may be are not said to be those of a head, nor of a captured layer."""
+    """A head is no ``"mean"`` or ``"last"``; a captured layer may be the last, but no mean."""
     message = f"head must be a whole number, or None for the mean over heads, got {head!r}"
     with pytest.raises(ValueError, match=message):
         explain(build("pure"), images(), head=head)
-    with pytest.raises(ValueError, match=f"layer must be a whole number, got {head!r}"):
+    if head == "last":
+        assert capture(build("pure"), images(), layers=[head]).indices == (2,)
+        return
+    with pytest.raises(ValueError, match=f"layer must be a whole number or 'last', got {head!r}"):
         capture(build("pure"), images(), layers=[head])
 
 
@@ -496,7 +500,7 @@ def test_a_new_method_is_one_function(monkeypatch):
     """Registered, it is in ``explain``; heads weigh the same, whatever the size of their scores."""
     monkeypatch.setattr("infsa_explain.methods.registry.METHODS", registry := dict(METHODS))
 
-    @layer_method("ramp")
+    @register_method("ramp")
     def ramp(layer, request, graphs):
         """A ramp over the tokens, a thousand times as steep in the last head.
 
@@ -507,7 +511,7 @@ def test_a_new_method_is_one_function(monkeypatch):
         scores[:, 7] *= 1000
         return scores
 
-    @model_method("place", kinds=("pure",), control=True)
+    @register_method("place", scope="model", kinds=("pure",), control=True)
     def place(graphs, request):
         """The token's place."""
         return torch.arange(19.0).expand(2, -1)
@@ -524,6 +528,27 @@ def test_a_new_method_is_one_function(monkeypatch):
     assert result.layers == ()
     with pytest.raises(MethodNotApplicable):
         explain(build("linear"), x, "place")
+
+
+def test_scores_of_another_shape(monkeypatch):
+    monkeypatch.setitem(METHODS, "flat", None)
+    for scope, shape in (("head", (2, 8, 19)), ("layer", (2, 19)), ("model", (2, 19))):
+        register_method("flat", scope=scope)(lambda *given: torch.ones(19))
+        message = f"flat must return scores of shape {shape}, for scope '{scope}', got (19,)"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            explain(build("linear"), images(), "flat")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scope": "image"}, "scope must be one of head, layer, model, got 'image'"),
+        ({"kinds": ("relu", "pure")}, "kinds must be of linear, pure, softmax, got relu"),
+    ],
+)
+def test_what_cannot_be_registered(options, message):
+    with pytest.raises(ValueError, match=message):
+        register_method("silence", **options)
 
 
 def test_diagnostics_are_those_of_the_solver():

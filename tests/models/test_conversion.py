@@ -16,7 +16,7 @@ from torch import nn
 from infsa_explain import capture, convert, load
 from infsa_explain.attention.layers import linear_infsa, pure_infsa
 from infsa_explain.models.infvit import InfViT
-from infsa_explain.vits.capturing import attention_kinds
+from infsa_explain.vits import attention_kinds
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 FUNCTIONS = {"linear": linear_infsa, "pure": pure_infsa}
@@ -257,10 +257,17 @@ def test_patterns():
         convert(timm_vit(), "pure", "layer4")
 
 
-@pytest.mark.parametrize("layers", [3, -4, [0, 3], [1.0], ["blocks.0.attn"]])
+@pytest.mark.parametrize("layers", [3, -4, [0, 3], [1.0], ["blocks.0.attn"], True, 1.5])
 def test_layers_out_of_range(layers):
-    with pytest.raises(ValueError, match=r"out of range: the model has 3 \(layers 0 to 2\)"):
+    message = (
+        r"out of range: the model has 3 \(layer 0 to 2\)|layer must be a whole number or 'last'"
+    )
+    with pytest.raises(ValueError, match=message):
         convert(timm_vit(), "linear", layers)
+
+
+def test_the_last_layer_by_name():
+    assert kinds(convert(timm_vit(), "linear", ["last"])) == ["softmax", "softmax", "linear"]
 
 
 # ---------------------------------------------------------------- a start for training

@@ -18,7 +18,8 @@ from torch import nn
 from infsa_explain import explain, load, preprocess
 from infsa_explain.models import untraining
 from infsa_explain.models.infvit import InfViT
-from infsa_explain.models.untraining import block_list, cascade, parts, untrained
+from infsa_explain.models.untraining import cascade, parts, untrained
+from infsa_explain.vits.blocks import blocks_of
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 
@@ -51,8 +52,10 @@ def built(name):
 def outputs(model, images):
     """What leaves each block, in order, and the logits or features of the model."""
     found = []
-    blocks = model.get_submodule(block_list(model)).children()
-    handles = [b.register_forward_hook(lambda m, args, out: found.append(out)) for b in blocks]
+    handles = [
+        block.register_forward_hook(lambda m, args, out: found.append(out))
+        for block in blocks_of(model).values()
+    ]
     result = model(images)
     for handle in handles:
         handle.remove()
@@ -62,8 +65,7 @@ def outputs(model, images):
 
 
 def block_names(model):
-    prefix = block_list(model)
-    return [f"{prefix}.{name}" for name, _ in model.get_submodule(prefix).named_children()]
+    return list(blocks_of(model))
 
 
 def tensors(model):
@@ -104,12 +106,12 @@ def test_parts_are_where_a_changed_parameter_is_first_felt(name):
 
 def test_blocks_of_a_wrapped_model_and_of_a_single_one():
     vit = VisionTransformer(**SMALL)
-    assert block_list(nn.Sequential(nn.Identity(), vit)) == "1.blocks"
+    assert list(blocks_of(nn.Sequential(nn.Identity(), vit))) == ["1.blocks.0", "1.blocks.1"]
     alone = VisionTransformer(**SMALL | {"depth": 1})
     assert list(parts(alone)) == ["embeddings", "blocks.0", "head"]
     assert list(parts(nn.Sequential(*vit.blocks))) == ["0", "1"]
     with pytest.raises(ValueError, match="Attention must be the members .* ModuleList"):
-        block_list(Attention(32))
+        blocks_of(Attention(32))
 
 
 # ---------------------------------------------------------------- cascade

@@ -17,8 +17,8 @@ from infsa_explain.attention import linear as streamed
 from infsa_explain.attention.layers import LinearInfSA
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Morf, measure
-from infsa_explain.vits import timm_vits
-from infsa_explain.vits.capturing import attention_kinds, capture, dead_heads
+from infsa_explain.vits import attention_kinds, timm_vits
+from infsa_explain.vits.capturing import capture, dead_heads
 
 NAMES = {
     "linear": "infvit_linear_digits",

@@ -23,8 +23,16 @@ from infsa_explain import capture, explain, preprocess
 from infsa_explain.attention.layers import LinearInfSA, PureInfSA
 from infsa_explain.methods import applicable_methods
 from infsa_explain.methods.backward import attention_matrix, gradients
-from infsa_explain.vits import Layout, Reading, attention_family, classifies, model_family, registry
-from infsa_explain.vits.capturing import attention_kinds
+from infsa_explain.vits import (
+    Family,
+    Layout,
+    Reading,
+    attention_kinds,
+    classifies,
+    register_attention,
+    register_family,
+    registry,
+)
 from infsa_explain.vits.preprocessing import data_config
 from infsa_explain.vits.tokens import drop_fill
 
@@ -418,7 +426,7 @@ def test_tokens_are_taken_out_of_other_families_too(name):
 
 def test_families_that_do_not_say_where_tokens_are_taken_out():
     _, model, images = built("timm EVA-02")
-    with pytest.raises(ValueError, match=r"taken out of Eva.*family, timm, does not say where"):
+    with pytest.raises(ValueError, match=r"taken out of Eva: its family 'timm' does not say where"):
         drop_fill(model)(images, torch.zeros(len(images), 4, 4, dtype=torch.bool))
 
 
@@ -445,22 +453,28 @@ class OwnMixing(nn.Module):
 
 
 def test_a_new_family_is_registered_in_one_place(monkeypatch):
-    monkeypatch.setattr(registry, "_ATTENTION", [*registry._ATTENTION])
-    monkeypatch.setattr(registry, "_MODELS", [*registry._MODELS])
+    monkeypatch.setattr(registry, "ATTENTION", [*registry.ATTENTION])
+    monkeypatch.setattr(registry, "FAMILIES", [*registry.FAMILIES])
     images = torch.randn(2, 3, 16, 24)
     with pytest.raises(ValueError, match="Own has no attention layer that can be read"):
         capture(Own(), images)
 
-    @attention_family(OwnMixing, "softmax")
+    @register_attention(OwnMixing, "softmax")
     def read(module, x):
         return Reading(x[:, None], x[:, None], scale=1.0)
 
     with pytest.raises(ValueError, match="Own does not say where its patches are"):
         capture(Own(), images)
 
-    @model_family("own", lambda model: isinstance(model, Own), lambda model: {})
-    def lay_out(model, images):
-        return Layout((images.shape[2] // 8, images.shape[3] // 8), 0, False)
+    @register_family
+    class OwnFamily(Family):
+        name = "own"
+
+        def matches(self, model):
+            return isinstance(model, Own)
+
+        def layout(self, model, images):
+            return Layout((images.shape[2] // 8, images.shape[3] // 8), 0, False)
 
     result = explain(Own(), images, "degree")
     x = nn.functional.avg_pool2d(images, 8).flatten(2).transpose(1, 2)
@@ -564,7 +578,9 @@ def test_the_support_tables_are_as_made():
     missing = (
         set() if "Hugging Face" in made else {line for line in page.splitlines() if "| Hug" in line}
     )
-    rows = page.removeprefix(TABLE.HEAD).splitlines()
+    head = TABLE.HEAD.format(registered=TABLE.registered())
+    assert page.startswith(head)
+    rows = page.removeprefix(head).splitlines()
     assert [row for row in rows if row not in missing] == made.splitlines()
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     assert TABLE.with_short(readme, "\n".join(rows)) == readme

@@ -170,7 +170,7 @@ def test_indices_that_are_no_patches_are_refused(model, keep):
 
 
 def test_a_model_that_is_no_vit_is_refused():
-    with pytest.raises(ValueError, match=r"out of Linear.*unknown, does not say where"):
+    with pytest.raises(ValueError, match=r"out of Linear: its family 'unknown' does not say where"):
         forward_patches(torch.nn.Linear(2, 2), images(), torch.zeros(3, 1, dtype=torch.long))
 
 

@@ -1,4 +1,4 @@
-"""Passes of other people's models: how they are run, and hooks that see this thread's alone."""
+"""How models of users are run, and hooks that see the calls of one thread only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import torch
 from infsa_metrics.outputs import eval_mode
 from torch import nn
 
-from . import unwrapped
+from .wrappers import unwrapped
 
 __all__ = ["forward_pass", "watching"]
 
 #: Called before a module runs: (name, module, args, kwargs).
 Before = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any]], None]
-#: Called after it: (name, module, args, kwargs, output); what it returns replaces the output.
+#: Called after it: (name, module, args, kwargs, output); a result other than None replaces the
+#: output.
 After = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
 
 #: PyTorch numbers hooks by a counter that is not safe between threads.
@@ -28,15 +29,15 @@ _LOCK = RLock()
 def watching(
     modules: Mapping[str, nn.Module], *, before: Before | None = None, after: After | None = None
 ) -> Iterator[None]:
-    """Call functions around every call of some modules, while in the context.
+    """Within this context, call functions before and after every call of some modules.
 
-    Only calls from the thread that opened the context are seen, so that several threads may use
-    one model at a time.
+    Only calls in the thread that opened the context are seen. So several threads may use one model
+    at the same time.
 
     Args:
         modules: by name.
         before: called before a module runs.
-        after: called after it. What it returns, unless None, replaces the module's output.
+        after: called after it. A result other than None replaces the module's output.
     """
     thread = get_ident()
 
@@ -75,10 +76,10 @@ def watching(
 
 @contextmanager
 def forward_pass(model: nn.Module) -> Iterator[None]:
-    """In it a model runs in eval mode, not compiled, outside inference mode.
+    """Within this context, a model runs in eval mode, uncompiled, and outside inference mode.
 
-    Hooks do not see what a compiled model computes, and tensors made in inference mode have no
-    gradient. The model is left as found.
+    Hooks do not see the inside of a compiled model, and tensors made in inference mode have no
+    gradient. Afterwards the model is as before.
     """
     with ExitStack() as stack:
         stack.enter_context(eval_mode(model))

@@ -10,7 +10,7 @@ from timm.models import VisionTransformer
 import infsa_explain.models  # noqa: F401  (registers the models)
 from infsa_explain.methods import METHODS, explain
 from infsa_explain.methods.explaining import explain_graphs
-from infsa_explain.methods.pixel_gradients import (
+from infsa_explain.methods.pixel_maps import (
     NOISE,
     PASS,
     SAMPLES,
@@ -19,11 +19,11 @@ from infsa_explain.methods.pixel_gradients import (
     integrated_gradients,
     patch_size,
     pixel_attributions,
-    seeded,
     smoothgrad,
 )
 from infsa_explain.methods.registry import Request
 from infsa_explain.vits.capturing import Graphs, capture
+from infsa_explain.vits.seeding import seeded
 
 GRADIENTS = ["input-x-gradient", "smoothgrad", "integrated-gradients", "gradient-shap"]
 EVERY = [*GRADIENTS, "occlusion"]
@@ -277,7 +277,7 @@ def test_generators_are_put_back_after_an_exception():
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
     states = torch.get_rng_state(), np.random.get_state()[1]  # noqa: NPY002
-    with pytest.raises(RuntimeError, match="inside"), seeded("a"):
+    with pytest.raises(RuntimeError, match="inside"), seeded(7):
         torch.rand(3), np.random.rand(3)  # noqa: NPY002
         raise RuntimeError("inside")
     assert torch.equal(torch.get_rng_state(), states[0])
