@@ -8,7 +8,7 @@ group ``infsa_explain`` has it imported by the command line.
 from __future__ import annotations
 
 from .data.samples import Sample
-from .evaluate import MapOptions, Measure, register_measure
+from .evaluate import MapOptions, Measure, option, register_measure
 from .methods import layer_method as register_layer_method
 from .methods import model_method as register_model_method
 from .vits import Layout, Reading
@@ -21,6 +21,7 @@ __all__ = [
     "Measure",
     "Reading",
     "Sample",
+    "option",
     "register_attention",
     "register_family",
     "register_layer_method",

@@ -82,8 +82,8 @@ class Alignment(Measure):
         "better than what costs nothing?"
     )
     by_default: ClassVar[bool] = True
+    command: ClassVar[bool] = True
     judged: ClassVar[bool] = False
-    own_options: ClassVar[tuple[str, ...]] = ("steps",)
 
     side: Literal["left", "right"] = "left"
     layers: tuple[int, ...] | None = None
