@@ -192,7 +192,9 @@ def _option_of_field(measure: type[Measure], field: Field[Any], field_type: Any)
 
 
 def _measure(command: str, options: Mapping[str, Option], **values: Any) -> None:
-    """Make the measures of a command with the values of its options, and print what came out."""
+    """Make the measures of a command with the values of its options, and print the results."""
+    import torch
+
     from ..evaluate import measure_class
 
     several = command == "evaluate"
@@ -203,8 +205,11 @@ def _measure(command: str, options: Mapping[str, Option], **values: Any) -> None
     if values.get("size") is not None:
         loading["img_size"] = values["size"]
     measures = [with_options(each, options, values, shared=several) for each in classes]
+    with torch.random.fork_rng(devices=[]):  # a model without trained weights draws them
+        torch.manual_seed(values["seed"])
+        models = load_models(values["model"], values["checkpoint"], values["device"], **loading)
     run(
-        load_models(values["model"], values["checkpoint"], values["device"], **loading),
+        models,
         Source(**{name: values[name] for name in Source._fields if name in values}),
         measures,
         Saving(**{name: values[name] for name in Saving._fields}),

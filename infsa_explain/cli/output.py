@@ -59,14 +59,16 @@ def progress(what: str, total: int | None, *, hidden: bool = False) -> Iterator[
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as wide as it is; in blocks of columns where a terminal is narrower."""
-    from rich.console import Console
+    from rich.console import Console, ConsoleDimensions
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
     print(one_line(title))
     for columns in _blocks(headings, rows, width):
         natural = _width(headings, rows, columns)
         table = _table(headings, rows, columns, wrap=natural > width)
-        Console(markup=False, emoji=False, highlight=False, width=min(natural, width)).print(table)
+        console = Console(markup=False, emoji=False, highlight=False)
+        console.size = ConsoleDimensions(min(natural, width), 25)
+        console.print(table)
 
 
 def _blocks(

@@ -82,6 +82,14 @@ def test_align_at_another_size_without_weights(cli):
     ]
 
 
+def test_the_seed_decides_the_weights_of_an_untrained_model(cli):
+    options = ("align", "--untrained", "--limit", 1, "--layer", "last", "--json")
+    first, again, other = (
+        json.loads(cli(*options, "--seed", seed)[1])["vectors"] for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
 def test_boxes_on_the_bundled_model_writes_a_run(cli, tmp_path):
     code, stdout, _ = cli("boxes", "--limit", 3, "--out", tmp_path / "run")
     assert code == 0
