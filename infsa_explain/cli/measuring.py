@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_type_hints
 
 from ..catalogue import MEASURES
-from .options import Option, command_function, is_readable, options_of
+from .options import Option, command_function, flags_of, is_readable, options_of
 from .output import one_line
 from .running import Saving, run
 from .values import Source, load_models
@@ -125,9 +125,9 @@ def measuring_commands(taken: Collection[str] = ()) -> dict[str, Callable[..., N
             common = options_of(name, ("device", "seed", *SAVING))
             options[name] = options_of(name, SOURCE) | of_measure | common
             texts[name] = f"{measure.question}\n\nExample: infsa-explain {name} --limit 50"
-        options["evaluate"] |= {
-            key: option for key, option in of_measure.items() if key not in options["evaluate"]
-        }
+        for key, option in of_measure.items():
+            if flags_of({key: option}).isdisjoint(flags_of(options["evaluate"])):
+                options["evaluate"].setdefault(key, option)
     metrics = options["evaluate"]["metrics"]
     names = ", ".join([*MEASURES, *registered])
     options["evaluate"]["metrics"] = metrics._replace(help=metrics.help.format(names=names))
@@ -157,29 +157,33 @@ def options_of_measure(measure: type[Measure]) -> dict[str, Option]:
         ValueError: for a field that cannot become an option.
     """
     types = get_type_hints(measure)
+    others = options_of(measure.name, (*SOURCE, "metrics", "device", "seed", *SAVING))
+    taken = {"-h", "--help"} | flags_of(others)
     options: dict[str, Option] = {}
     for field in fields(cast(Any, measure)):
+        name = field.name
         if "help" in field.metadata:
-            options[field.name] = _option_of_field(measure, field, types[field.name])
-        elif field.name in SHARED:
-            options |= options_of(measure.name, [field.name])
+            option = _option_of_field(measure, field, types[name])
+            if name in others or flags_of({name: option}) & (taken | flags_of(options)):
+                raise ValueError(f"option {name!r} must have a name and a flag of its own")
+            options[name] = option
+        elif name in SHARED:
+            options |= options_of(measure.name, [name])
     return options
 
 
 def _option_of_field(measure: type[Measure], field: Field[Any], field_type: Any) -> Option:
     """The option that a field made by :func:`infsa_explain.evaluate.option` describes."""
-    if field.name in (*SOURCE, "device", "metrics", *SAVING):
-        raise ValueError(f"option {field.name!r} must have another name: commands have one of it")
     parse = field.metadata["parse"]
     flag = field.metadata["flag"] or f"--{field.name.replace('_', '-')}"
-    option = Option(field_type, field.default, field.metadata["help"], panel=measure.title)
+    option = Option(field_type, field.default, field.metadata["help"], flags=(flag,))
+    option = option._replace(panel=measure.title)
     if parse is not None:
         return option._replace(
             type=str | None,
             default=None,
-            flags=(flag,),
             shown=str(field.default),
-            parse=lambda text: None if text is None else parse(text),
+            parse=partial(_parsed, flag, parse),
         )
     if not is_readable(field_type):
         raise ValueError(
@@ -189,6 +193,14 @@ def _option_of_field(measure: type[Measure], field: Field[Any], field_type: Any)
     if field.default is True:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     return option._replace(flags=(flag,))
+
+
+def _parsed(flag: str, parse: Callable[[str], Any], text: str | None) -> Any:
+    """The value of an option of a measure; None where it is left out."""
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise ValueError(f"{flag} cannot be {text!r}: {error}") from None
 
 
 def _measure(command: str, options: Mapping[str, Option], **values: Any) -> None:
@@ -250,12 +262,12 @@ def with_options(
         options: of the command, by name.
         values: of the options.
         shared: whether the command has several measures: then a measure takes only those options
-            that mean there what they mean in its own command.
+            that have the type, the default and the help that it knows them by.
     """
     names = {field.name for field in fields(cast(Any, measure))} & set(options)
     if shared:
         own = options_of_measure(measure)
-        names = {name for name in names if name in own and own[name].help == options[name].help}
+        names = {name for name in names if name in own and own[name][:3] == options[name][:3]}
     left_out = {name for name in names if values[name] is None and options[name].default is None}
     return measure(**{name: values[name] for name in names - left_out})
 

@@ -25,7 +25,7 @@ from .values import (
     step_counts,
 )
 
-__all__ = ["OPTIONS", "Option", "command_function", "is_readable", "options_of"]
+__all__ = ["OPTIONS", "Option", "command_function", "flags_of", "is_readable", "options_of"]
 
 LINEAR_DIGITS = "infvit_linear_digits"
 #: Two models of the same size that a newcomer sees side by side.
@@ -64,6 +64,10 @@ class Option(NamedTuple):
     parse: Callable[[Any], Any] = lambda value: value
     argument: bool = False
     panel: str = "Options"
+
+    def spellings(self, name: str) -> tuple[str, ...]:
+        """Its flags as the option of a parameter."""
+        return self.flags or (f"--{name.replace('_', '-')}",)
 
 
 IMAGE_SIDE = "Side of the images in pixels, if not the model's."
@@ -334,6 +338,12 @@ def options_of(command: str, names: Iterable[str]) -> dict[str, Option]:
     return options
 
 
+def flags_of(options: Mapping[str, Option]) -> set[str]:
+    """The flags of options by name."""
+    spellings = (flag for name, option in options.items() for flag in option.spellings(name))
+    return {flag for spelling in spellings for flag in spelling.split("/")}
+
+
 def command_function(
     call: Callable[..., None], options: Mapping[str, Option], text: str
 ) -> Callable[..., None]:
@@ -369,7 +379,7 @@ def _for_typer(name: str, option: Option) -> Any:
         argument = typer.Argument(help=option.help, rich_help_panel=option.panel)
         return Annotated[option.type, argument]
     settings = typer.Option(
-        *(option.flags or (f"--{name.replace('_', '-')}",)),
+        *option.spellings(name),
         help=option.help,
         metavar=option.metavar or _metavar(option.type),
         min=option.least,

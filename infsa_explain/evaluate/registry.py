@@ -226,14 +226,14 @@ class Measure:
 def option(
     default: Any, help: str, *, flag: str = "", parse: Callable[[str], Any] | None = None
 ) -> Any:
-    """A field of a measure that is an option on the command line, there and in ``evaluate``.
+    """A field of a measure that is an option of its command, and of ``evaluate``.
 
     Fields of :class:`MapOptions` are options without it.
 
     Args:
         default: its default.
         help: its help text.
-        flag: how it is spelled; by default the field's name, as in ``--most-patches``.
+        flag: its spelling; by default the field's name, such as ``--most-patches``.
         parse: makes a value from text; not needed for a bool, int, float, str, Path, or a Literal
             of strings, which lists the choices.
 

@@ -110,6 +110,13 @@ def test_evaluate_takes_its_options(cli, advertise, tmp_path):
     assert config["peak"]["methods"] == config["focus"]["methods"] == ["visits"]
 
 
+def test_a_value_that_cannot_be_parsed(cli, advertise):
+    advertise("peak_extension", PEAK)
+    code, stdout, stderr = cli("peak", "--powers", "2+x")
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+    assert stderr.startswith("error: --powers cannot be '2+x': invalid literal for int()")
+
+
 def test_an_option_that_means_something_else_is_not_shared(cli, advertise, tmp_path):
     """``--steps`` of evaluate is that of deletion; this measure keeps its default there."""
     source = PEAK.replace("most: int = option(1,", "steps: int = option(1,")
@@ -128,7 +135,8 @@ def test_an_option_that_means_something_else_is_not_shared(cli, advertise, tmp_p
     [
         (", parse=plus", "", "option 'powers' must be a bool, int, float, str, Path or Lit"),
         ("most: int", "seed_of: 'Nothing'", "name 'Nothing' is not defined"),
-        ("most: int", "out: int", "option 'out' must have another name: commands have one of it"),
+        ("most: int", "out: int", "option 'out' must have a name and a flag of its own"),
+        ('flag="--patches"', 'flag="--layer"', "option 'most' must have a name and a flag of i"),
         ('"peak"\n    title', '"map"\n    title', "there is another command of that name"),
     ],
 )
