@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..interrupting import says_when_interrupted
 from .output import print_table, progress
 from .values import torch_device
+
+if TYPE_CHECKING:
+    from ..bench import BenchRow
 
 
 def bench(
@@ -38,19 +44,7 @@ def bench(
 
     Example: infsa-explain bench --sizes 224,512,1024 --mechanisms linear,pure --out runs/bench
     """
-    from dataclasses import asdict
-
-    from ..bench import (
-        FUSED,
-        MECHANISMS,
-        BenchRow,
-        CsvFile,
-        Setting,
-        paper_table,
-        plan,
-        table,
-        write,
-    )
+    from ..bench import FUSED, MECHANISMS, CsvFile, Setting, plan
     from ..bench import bench as run
 
     names = [*MECHANISMS] if "all" in mechanisms else mechanisms
@@ -74,17 +68,10 @@ def bench(
     measured = run(sizes, names, like, repeats=repeats, budget=budget, known=finished)
     rows: list[BenchRow] = []
 
-    def say() -> None:
-        if rows and out is not None:
-            print(
-                f"the rows so far are kept in {out}: the same command with --resume goes on",
-                file=sys.stderr,
-            )
-
     try:
         with (
             file or nullcontext(),
-            says_when_interrupted(say),
+            says_when_interrupted(lambda: _say_what_is_kept(rows, out)),
             progress("cells", cells) as advance,
         ):
             for row in measured:
@@ -94,11 +81,27 @@ def bench(
                 advance(1)
     finally:
         if rows:
-            if out is not None:
-                write(out, rows)
-            if as_json:
-                print(json.dumps([asdict(row) for row in rows], indent=2))
-            else:
-                for shown in (table(rows), paper_table(rows)):
-                    print_table(shown.title, shown.headings, shown.cells)
-                    print(shown.note + "\n")
+            _show(rows, out, as_json)
+
+
+def _say_what_is_kept(rows: Sequence[BenchRow], out: Path | None) -> None:
+    """On stderr: where an interrupted measurement goes on."""
+    if rows and out is not None:
+        print(
+            f"the rows so far are kept in {out}: the same command with --resume goes on",
+            file=sys.stderr,
+        )
+
+
+def _show(rows: Sequence[BenchRow], out: Path | None, as_json: bool) -> None:
+    """Write tables and plots to the folder, if there is one, and print the tables."""
+    from ..bench import paper_table, table, write
+
+    if out is not None:
+        write(out, rows)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    for shown in (table(rows), paper_table(rows)):
+        print_table(shown.title, shown.headings, shown.cells)
+        print(shown.note + "\n")

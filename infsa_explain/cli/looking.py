@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .options import LINEAR_DIGITS
 from .output import one_line
-from .values import drawn_methods, listed, load_models
+from .values import drawn_methods, image_sample, listed, load_models
 
 
 def map_images(
@@ -33,9 +33,7 @@ def map_images(
 
     Example: infsa-explain map cat.jpg --method visits,perron --layer mean --out maps
     """
-    import numpy as np
-
-    from ..data import ImageError, PhotoDigits, Sample, read_image
+    from ..data import ImageError, PhotoDigits
     from ..data.samples import readable
     from ..files import check_folder
     from ..viewing.writing import MapWriter, file_stems
@@ -63,13 +61,10 @@ def map_images(
     )
     for stem, source in zip(stems, sources, strict=True):
         writer.check(stem, source)
-    no_boxes = np.zeros((0, 4), np.float32)
     left_out = 0
     for i, stem in enumerate(stems):  # one at a time: photos may be large
         try:
-            sample = (
-                Sample(read_image(images[i]), None, no_boxes, names[i]) if images else digits[i]
-            )
+            sample = image_sample(images[i]) if images else digits[i]
         except ImageError as error:
             if len(images) == 1:
                 raise

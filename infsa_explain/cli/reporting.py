@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .options import OPTIONS
-from .values import Source, drawn_methods, listed, load_models, title_of
+from .values import Source, drawn_methods, image_sample, listed, load_models, title_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -135,9 +135,6 @@ def gallery(
 
     Example: infsa-explain gallery --model infvit_linear_digits --methods visits,perron,centre
     """
-    import numpy as np
-
-    from ..data import Sample, read_image
     from ..data.samples import readable
     from ..drawing.picture_files import check_picture, mark_of, save_picture
     from ..models.checkpoints import fingerprint
@@ -150,8 +147,7 @@ def gallery(
     networks = load_models(model, checkpoint, device)
     names = drawn_methods("--methods", methods, networks.values(), head, target)
     if images:
-        no_boxes = np.zeros((0, 4), np.float32)
-        samples = [Sample(read_image(path), None, no_boxes, readable(path.name)) for path in images]
+        samples = [image_sample(path) for path in images]
         sources = [readable(path.absolute()) for path in images]
     else:
         dataset = Source(data, split, limit, seed).open()

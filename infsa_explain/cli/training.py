@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..interrupting import says_when_interrupted
 from .options import LINEAR_DIGITS
 from .output import progress
 from .values import torch_device
+
+if TYPE_CHECKING:
+    from ..training.loop import Epoch
 
 
 def train(
@@ -46,7 +49,6 @@ def train(
     Example: infsa-explain train --model vit_small_patch14_dinov2 --init dinov2.safetensors
     --img-size 112 --convert linear --convert-layers -4,-3,-2,-1 --data FOLDER --out runs/linear
     """
-    from ..training.loop import Epoch
     from ..training.loop import train as run
     from ..training.recipes import recipe_for
 
@@ -76,30 +78,35 @@ def train(
         convert_layers=convert_layers,
     )
 
-    def say() -> None:
-        if (out / "last.pt").exists():
-            print(
-                f"the epochs so far are kept in {out}: the same command with --resume goes on",
-                file=sys.stderr,
-            )
-
-    with says_when_interrupted(say), progress("steps", None) as advance:
-
-        def on_epoch(epoch: Epoch) -> None:
-            gamma = f", γ {epoch.gamma[0]:.2f} to {epoch.gamma[1]:.2f}" if epoch.gamma else ""
-            print(
-                f"epoch {epoch.epoch + 1}/{recipe.epochs}: loss {epoch.loss:.3f}, accuracy "
-                f"{epoch.accuracy:.1%}, dead heads {epoch.dead_heads:.1%}{gamma}, "
-                f"{epoch.seconds:.0f} s",
-                flush=True,
-            )
-
+    with (
+        says_when_interrupted(lambda: _say_what_is_kept(out)),
+        progress("steps", None) as advance,
+    ):
         checkpoint = run(
             recipe,
             out,
             resume=resume,
             device=place,
-            on_epoch=on_epoch,
+            on_epoch=lambda epoch: _print_epoch(epoch, recipe.epochs),
             on_step=lambda step, steps: advance(1, steps),
         )
     print(f"written: {checkpoint} and its card")
+
+
+def _print_epoch(epoch: Epoch, epochs: int) -> None:
+    """One line about an epoch that is done."""
+    gamma = f", γ {epoch.gamma[0]:.2f} to {epoch.gamma[1]:.2f}" if epoch.gamma else ""
+    print(
+        f"epoch {epoch.epoch + 1}/{epochs}: loss {epoch.loss:.3f}, accuracy {epoch.accuracy:.1%}, "
+        f"dead heads {epoch.dead_heads:.1%}{gamma}, {epoch.seconds:.0f} s",
+        flush=True,
+    )
+
+
+def _say_what_is_kept(out: Path) -> None:
+    """On stderr: where an interrupted training goes on."""
+    if (out / "last.pt").exists():
+        print(
+            f"the epochs so far are kept in {out}: the same command with --resume goes on",
+            file=sys.stderr,
+        )

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..data import ImageData
+    from ..data import ImageData, Sample
     from ..data.matching import Labels
 
 __all__ = [
     "Source",
     "converted_layers",
     "drawn_methods",
+    "image_sample",
     "image_sides",
     "integer",
     "layer_indices",
@@ -167,6 +168,20 @@ def drawn_methods(
         return names
     first, *others = (choose_methods(model, None, head, target or "predicted") for model in models)
     return [name for name in first if all(name in other for other in others)]
+
+
+def image_sample(path: Path) -> Sample:
+    """An image file as a sample without label and boxes.
+
+    Raises:
+        ImageError: if it cannot be read.
+    """
+    import numpy as np
+
+    from ..data import Sample, read_image
+    from ..data.samples import readable
+
+    return Sample(read_image(path), None, np.zeros((0, 4), np.float32), readable(path.name))
 
 
 class Source(NamedTuple):
