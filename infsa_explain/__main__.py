@@ -7,6 +7,7 @@ import errno
 import gc
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -18,49 +19,54 @@ from .interrupting import INTERRUPTED, ends_when_interrupted
 
 __all__ = ["main"]
 
+#: What typer says about a value that is not among the choices of an option.
+NO_CHOICE = re.compile(
+    r"Invalid value for '(--.+?)'.*?: (?:Value error, )?('.*') is not one of (.+)\."
+)
+
 
 def main() -> None:
     """Run the command line: exit 0 done, 1 failed, 2 wrong use, 130 interrupted.
 
-    An error is one line that names the thing and the mend, and so is a warning; ``--debug`` before
-    the command shows the traceback, and where a warning comes from.
+    An error is one line that says what is wrong and how to mend it. A warning is one line, too.
+    ``--debug`` before the command shows tracebacks, and where warnings come from.
     """
     debug = "--debug" in sys.argv[1:2]
-    atexit.register(gc.freeze)  # else Python goes through all objects of torch once more: a second
+    atexit.register(gc.freeze)  # else the last garbage collection takes a second, over torch
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a locale may lack the letters of a table
+        if isinstance(stream, io.TextIOWrapper):  # the locale may lack characters of a table
             stream.reconfigure(errors="backslashreplace")
     try:
         with _warnings_as_lines(debug), ends_when_interrupted():
             _refuse_blank(sys.argv[1:])
-            from .cli import app
+            from .cli import command_line
 
-            code = app(standalone_mode=False)
+            code = command_line()(standalone_mode=False)
             print(end="", flush=True)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except BrokenPipeError:  # whoever read this has had enough of it
+    except BrokenPipeError:  # the reader of the output has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
         if debug:
             raise
-        if not sys.argv[1:]:  # typer's answer to no command is its help
+        if not sys.argv[1:]:  # without a command typer raises its help
             print(str(getattr(error, "message", error)))
             sys.exit(2)
         print(f"error: {_message(error)}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ValueError) or _is_usage(error) else 1)
-    if code == INTERRUPTED:  # as typer, too, has it
+    if code == INTERRUPTED:  # typer returns this code, too
         print("interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 @contextmanager
 def _warnings_as_lines(debug: bool) -> Iterator[None]:
-    """Warnings say what they say and not where; those of this package never become errors."""
+    """Show warnings without their place; those of this package never become errors."""
     from .cli.output import one_line
 
-    as_found = warnings.formatwarning
+    formatwarning = warnings.formatwarning
     with warnings.catch_warnings():
         warnings.filterwarnings("always", category=UserWarning, module="infsa_(explain|metrics)")
         if not debug:
@@ -68,7 +74,7 @@ def _warnings_as_lines(debug: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            warnings.formatwarning = as_found
+            warnings.formatwarning = formatwarning
 
 
 def _refuse_blank(arguments: list[str]) -> None:
@@ -97,14 +103,17 @@ def _message(error: Exception) -> str:
 
     if _is_usage(error):
         text = one_line(error.format_message())  # type: ignore[attr-defined]
+        if choices := NO_CHOICE.fullmatch(text):
+            option, value, names = choices.groups()
+            return f"{option} must be {' or '.join(names.rsplit(', ', 1))}, got {value}"
         return f"{text} (--help shows the options)"
     text = one_line(str(error)) or type(error).__name__
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
-        return f"{text}: the standard output could not be written"  # all other files are named
+        return f"{text}: the standard output could not be written"  # other files have a name
     if isinstance(error, (ValueError, OSError)):
         return text
     if isinstance(error, (MemoryError, RuntimeError)):
-        from .memory import out_of_memory  # imports torch, which ran here already
+        from .memory import out_of_memory  # imports torch, which is loaded by now
 
         if out_of_memory(error):
             return f"out of memory: take fewer or smaller images, or a smaller model ({text})"

@@ -8,7 +8,7 @@ advertise in the entry point group ``infsa_explain``.
 from __future__ import annotations
 
 from .data.samples import Sample
-from .evaluate import MapOptions, Measure, register_measure
+from .evaluate import MapOptions, Measure, option, register_measure
 from .methods import register_method
 from .vits import (
     Family,
@@ -28,6 +28,7 @@ __all__ = [
     "Measure",
     "Reading",
     "Sample",
+    "option",
     "register_attention",
     "register_family",
     "register_forms",

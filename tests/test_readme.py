@@ -14,7 +14,7 @@ from PIL import Image
 from supported_models import script
 
 import infsa_explain
-from infsa_explain.cli import app
+from infsa_explain.cli import command_line
 from infsa_explain.data import PhotoDigits
 from infsa_explain.methods import METHODS
 from infsa_explain.vits.capturing import capture
@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 #: A model that would be downloaded, and one with as many patches that is here.
 DOWNLOADED, BUNDLED = "vit_base_patch16_224", "vit_softmax_digits"
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = typer.main.get_command(command_line()).commands
 
 
 def blocks(language: str) -> list[str]:
@@ -103,7 +103,7 @@ def test_cheap_commands_run_as_written(here, monkeypatch, capsys):
     """Those that look and report; measured on three images, with methods that are quick."""
 
     def run(*words):
-        assert not app(list(words), standalone_mode=False)
+        assert not command_line()(list(words), standalone_mode=False)
         return capsys.readouterr().out
 
     def written(command):

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
 
-import typer
-
-from .options import DeviceOption, load_models
 from .output import print_table
-
-#: What ``methods --time`` times with.
-TIMED = "vit_base_patch16_224"
+from .values import load_models
 
 
 def models() -> None:
@@ -28,13 +22,7 @@ def models() -> None:
     print("and any timm VisionTransformer, hf-hub: name, or checkpoint file")
 
 
-def methods(
-    time: Annotated[
-        bool, typer.Option("--time", help="Also how long each takes for one image, measured now.")
-    ] = False,
-    model: Annotated[str, typer.Option(help="For --time, with random weights.")] = TIMED,
-    device: DeviceOption = "auto",
-) -> None:
+def methods(*, time: bool, model: str, device: str) -> None:
     """List the map methods.
 
     Example: infsa-explain methods --time --model vit_small_patch16_224
@@ -54,11 +42,11 @@ def methods(
         ]
         headings = ("name", f"s an image, {model}", *headings[1:])
     print_table("map methods", headings, rows)
-    print("\nuntrained-NAME, as in untrained-visits: a control, the map of the model untrained")
+    print("\nuntrained-NAME, such as untrained-visits: a control, the map of the untrained model")
 
 
 def _seconds(name: str, device: str) -> dict[str, float]:
-    """How long each method that suits a model takes for one image, its pass included."""
+    """Seconds for one image by each method that suits a model, with its forward pass."""
     import torch
 
     from ..data import PhotoDigits

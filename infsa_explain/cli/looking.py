@@ -4,59 +4,36 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .options import (
-    LINEAR_DIGITS,
-    CheckpointOption,
-    ClassOption,
-    DeviceOption,
-    GammaOption,
-    HeadOption,
-    LayerOption,
-    OverwriteOption,
-    SeedOption,
-    drawn_methods,
-    listed,
-    load_models,
-)
+from .options import LINEAR_DIGITS
 from .output import one_line
+from .values import drawn_methods, image_sample, listed, load_models
 
 
 def map_images(
-    images: Annotated[list[Path], typer.Argument(help="Images; embedded ones if none.")] = [],  # noqa: B006
-    model: Annotated[str, typer.Option(help="As in morf.")] = LINEAR_DIGITS,
-    checkpoint: CheckpointOption = None,
-    method: Annotated[
-        list[str],
-        typer.Option(
-            "--method",
-            "--methods",
-            help="Names with commas, or 'all' that suit the model; repeat for more.",
-        ),
-    ] = ["visits"],  # noqa: B006
-    layer: LayerOption = "last",
-    head: HeadOption = None,
-    gamma: GammaOption = None,
-    target: ClassOption = None,
-    device: DeviceOption = "auto",
-    seed: SeedOption = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the overlays.")] = Path("maps"),
-    force: OverwriteOption = False,
+    *,
+    images: list[Path],
+    model: str,
+    checkpoint: Path | None,
+    method: list[str],
+    layer: str,
+    head: int | None,
+    gamma: float | None,
+    target: str | None,
+    device: str,
+    seed: int,
+    out: Path,
+    force: bool,
 ) -> None:
-    """Lay maps over images: an overlay PNG beside a colour bar, and the raw map as .npy.
+    """Lay maps over images: overlay PNGs, and raw maps as .npy.
 
-    Files are named after the image and the method, and after model, layer, head, γ and class
-    where these are not the default. The same command writes its own files again; where files of
-    another model or image are in the way it says so.
+    An overlay stands beside its colour bar. Files are named after the image and the method, and
+    after model, layer, head, γ and class where these are not the default. The same command writes
+    its own files again; it refuses to write over those of another model or image.
 
     Example: infsa-explain map cat.jpg --method visits,perron --layer mean --out maps
     """
-    import numpy as np
-
-    from ..data import ImageError, PhotoDigits, Sample, read_image
+    from ..data import ImageError, PhotoDigits
     from ..data.samples import readable
     from ..files import check_folder
     from ..viewing.writing import MapWriter, file_stems
@@ -65,8 +42,8 @@ def map_images(
     listed("--method", method)
     (network,) = load_models([model], [checkpoint] if checkpoint else [], device).values()
     methods = drawn_methods("--method", method, [network], head, target)
-    data = PhotoDigits("val", 4, seed)
-    digits = [] if images else [data[i] for i in range(len(data))]
+    embedded = PhotoDigits("val", 4, seed)
+    digits = [] if images else [embedded[i] for i in range(len(embedded))]
     names = [readable(path.name) for path in images] or [digit.image_id for digit in digits]
     sources = [readable(path.absolute()) for path in images] or names
     stems = file_stems(names)
@@ -84,11 +61,10 @@ def map_images(
     )
     for stem, source in zip(stems, sources, strict=True):
         writer.check(stem, source)
-    none = np.zeros((0, 4), np.float32)
     left_out = 0
-    for i, stem in enumerate(stems):  # one at a time, for photos may be large
+    for i, stem in enumerate(stems):  # one at a time: photos may be large
         try:
-            sample = Sample(read_image(images[i]), None, none, names[i]) if images else digits[i]
+            sample = image_sample(images[i]) if images else digits[i]
         except ImageError as error:
             if len(images) == 1:
                 raise
@@ -102,7 +78,7 @@ def map_images(
 
 
 def _name(model: str, checkpoint: Path | None) -> str:
-    """The model in the names of its pictures; none for the model that is there by default."""
+    """What file names call the model; empty for the default model."""
     name = Path(model).stem if Path(model).exists() else model
     if checkpoint is not None:
         return checkpoint.stem if checkpoint.stem.startswith(name) else f"{name}.{checkpoint.stem}"

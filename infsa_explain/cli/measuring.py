@@ -1,311 +1,94 @@
-"""Commands that measure: deletion curves, boxes, alignment, accuracy, sanity, and all at once.
+"""Commands that measure: a measure's own, and ``evaluate`` for several at once.
 
-A command is a row of ``COMMANDS``: the measures it makes, the options it takes from ``OPTIONS``,
-and what its defaults are where they differ. Its function is built from that, so that an option is
-written once.
+The commands of the measures that come with the package are rows of ``COMMANDS``, so that ``--help``
+imports no measure. Those of other measures are built from the fields of their classes.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
-
-import typer
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import Field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_type_hints
 
 from ..catalogue import MEASURES
-from .options import (
-    LINEAR_DIGITS,
-    CheckpointsOption,
-    DataOption,
-    DeviceOption,
-    ForceOption,
-    GammaOption,
-    HeadOption,
-    JsonOption,
-    LabelMapOption,
-    LabelsOption,
-    LayerOption,
-    LimitOption,
-    MethodsOption,
-    ModelOption,
-    OutOption,
-    OutputOption,
-    ResumeOption,
-    SeedOption,
-    ShardOption,
-    Source,
-    SplitOption,
-    StrictOption,
-    TargetOption,
-    chosen_output,
-    integer,
-    listed,
-    load_models,
-    method_names,
-)
+from .options import Option, command_function, flags_of, is_readable, options_of
+from .output import one_line
 from .running import Saving, run
+from .values import Source, load_models
 
 if TYPE_CHECKING:
     from ..evaluate import Measure
 
-__all__ = ["COMMANDS", "measuring_command"]
+__all__ = ["COMMANDS", "measuring_commands", "options_of_measure"]
 
-Values = dict[str, Any]
-
-
-def number_of_steps(steps: str) -> int | Literal["few"] | None:
-    """What --steps says; None for one patch a step."""
-    if steps == "full":
-        return None
-    return "few" if steps == "few" else integer("--steps", steps, "'few' or 'full'")
-
-
-def chosen_boxes(boxes: str) -> Literal["all", "label"]:
-    """What --boxes says."""
-    if boxes not in ("all", "label"):
-        raise ValueError(f"--boxes must be 'all' or 'label', got {boxes!r}")
-    return "label" if boxes == "label" else "all"
-
-
-def chosen_side(side: str) -> Literal["left", "right"]:
-    """What --side says."""
-    if side not in ("left", "right"):
-        raise ValueError(f"--side must be 'left' or 'right', got {side!r}")
-    return "right" if side == "right" else "left"
-
-
-def chosen_layers(layer: str) -> tuple[int, ...] | None:
-    """What --layer of align says; None for all."""
-    if layer in ("all", "last"):
-        return None if layer == "all" else (-1,)
-    return (integer("--layer", layer, "'last' or 'all'"),)
-
-
-def iterated_weights(steps: list[str]) -> tuple[int, ...]:
-    """What --steps of align says."""
-    names = listed("--steps", steps) if steps else []
-    return tuple(integer("--steps", k, "several, with commas") for k in names)
-
-
-class Option(NamedTuple):
-    """An option of a command.
-
-    Attributes:
-        type: its type, with its help, as typer reads it.
-        default: its default.
-        parse: makes what a measure takes of what typer gives.
-        field: the measure's name for it, if another.
-    """
-
-    type: Any
-    default: Any
-    parse: Callable[[Any], Any] = lambda value: value
-    field: str = ""
-
-
-#: Options of commands by name, as typer spells them with ``--`` and dashes.
-OPTIONS: dict[str, Option] = {
-    "model": Option(ModelOption, [LINEAR_DIGITS]),
-    "checkpoint": Option(CheckpointsOption, []),
-    "data": Option(DataOption, "photo-digits"),
-    "split": Option(SplitOption, "val"),
-    "label_map": Option(LabelMapOption, None),
-    "labels": Option(LabelsOption, "auto"),
-    "metrics": Option(
-        Annotated[
-            list[str],
-            typer.Option(
-                "--metrics",
-                help=f"With commas, of {', '.join(MEASURES)}; 'all' for every one; repeat for "
-                "more.",
-                show_default="morf,boxes,align,focus,sanity; boxes where there are any",
-            ),
-        ],
-        [],
-    ),
-    # What a newcomer sees first: two methods, two controls.
-    "methods": Option(MethodsOption, ["visits,linear,centre,random"], method_names),
-    "layer": Option(LayerOption, "last"),
-    "head": Option(HeadOption, None),
-    "gamma": Option(GammaOption, None),
-    "target": Option(TargetOption, "predicted"),
-    "output": Option(OutputOption, "auto", chosen_output),
-    "fill": Option(Annotated[str, typer.Option(help="mean, black, blur, noise or drop.")], "mean"),
-    "steps": Option(
-        Annotated[
-            str,
-            typer.Option(
-                help="Of the curve: a number from 2, 'few' (at most 24), or 'full': every patch."
-            ),
-        ],
-        "few",
-        number_of_steps,
-    ),
-    "floor": Option(
-        Annotated[
-            float | None,
-            typer.Option(
-                help="Clean probability up to which an image has no AOC, and is counted apart.",
-                show_default="0.01 for --target label, else 0",
-            ),
-        ],
-        None,
-    ),
-    "boxes": Option(
-        Annotated[str, typer.Option(help="Of an image: all, or those of its label.")],
-        "all",
-        chosen_boxes,
-    ),
-    "tolerance": Option(
-        Annotated[
-            float, typer.Option(help="Of the pointing game, as a share of the shorter side.")
-        ],
-        15 / 224,
-    ),
-    "noise": Option(
-        Annotated[
-            float,
-            typer.Option(help="Standard deviation of noise, as a share of the image's range."),
-        ],
-        0.05,
-    ),
-    "draws": Option(Annotated[int, typer.Option(help="Noisy copies of an image.")], 4),
-    "limit": Option(LimitOption, 50),
-    "batch_size": Option(
-        Annotated[
-            int | None,
-            typer.Option(
-                "--batch-size", help="Masked images a forward pass; what is fastest if omitted."
-            ),
-        ],
-        None,
-    ),
-    "device": Option(DeviceOption, "auto"),
-    "amp": Option(
-        Annotated[bool, typer.Option("--amp", help="bfloat16; slow if emulated.")], False
-    ),
-    "seed": Option(SeedOption, 0),
-    "out": Option(OutOption, None),
-    "force": Option(ForceOption, False),
-    "resume": Option(ResumeOption, False),
-    "strict": Option(StrictOption, False),
-    "shard": Option(ShardOption, None),
-    "as_json": Option(JsonOption, False),
-}
-IMAGES_A_PASS = Annotated[int, typer.Option(help="Images a forward pass.")]
-#: Options of one command alone, or that mean something else there.
-ALIGN: dict[str, Option] = {
-    "side": Option(
-        Annotated[str, typer.Option(help="Perron vector: left (received) or right.")],
-        "left",
-        chosen_side,
-    ),
-    "layer": Option(
-        Annotated[str, typer.Option(help="Layer index, 'last', or 'all'.")],
-        "all",
-        chosen_layers,
-        "layers",
-    ),
-    "steps": Option(
-        Annotated[
-            list[str],
-            typer.Option(
-                "--steps",
-                help="k > 1, with commas: weights iterated k times, beside them; repeat for more.",
-            ),
-        ],
-        [],
-        iterated_weights,
-    ),
-    "size": Option(
-        Annotated[
-            int | None,
-            typer.Option(min=1, help="Side of the images in pixels, if not the model's."),
-        ],
-        None,
-    ),
-    "untrained": Option(
-        Annotated[
-            bool, typer.Option("--untrained", help="Random weights: to try speed and memory.")
-        ],
-        False,
-        lambda untrained: not untrained,
-        "control",
-    ),
-    "batch_size": Option(IMAGES_A_PASS, 8),
-}
-ACCURACY = {"batch_size": Option(IMAGES_A_PASS, 64)}
-
-SOURCE = ("model", "checkpoint", "data", "split", "label_map", "labels")
-MAPS = ("methods", "layer", "head", "gamma")
-SAVING = ("seed", "out", "force", "resume", "strict", "shard", "as_json")
+SOURCE = ("model", "checkpoint", "data", "split", "label_map", "labels", "limit")
+MAPS = ("methods", "layer", "head", "gamma", "target")
+DELETION = ("output", "fill", "steps", "floor")
+SAVING = ("out", "force", "resume", "strict", "shard", "as_json")
+#: Options that mean the same in every measure with a field of that name.
+SHARED = (*MAPS, *DELETION, "boxes", "batch_size", "amp", "seed")
 
 
 class Command(NamedTuple):
     """A measuring command.
 
     Attributes:
-        help: its help; the first line says what it does.
+        help: its help; the first sentence says what it does.
         options: names of its options, in the order of ``--help``.
-        limit: images by default.
-        own: options of its own, in place of those of the same name.
     """
 
     help: str
     options: tuple[str, ...]
-    limit: int = 50
-    own: Mapping[str, Option] = {}
-
-    def option(self, name: str) -> Option:
-        """An option, with this command's default."""
-        option = self.own.get(name) or OPTIONS[name]
-        return option._replace(default=self.limit) if name == "limit" else option
 
 
-#: Commands by name: a measure's, or ``evaluate``, which makes several.
+#: Commands of the measures that come with the package, and ``evaluate``, by name.
 COMMANDS: dict[str, Command] = {
     "morf": Command(
-        """Remove patches, most relevant first, and watch the prediction go: MoRF-AOC.
+        """Remove patches by relevance: deletion curves and MoRF-AOC.
+
+        The most relevant patches are removed first, and the probability of the class is followed.
 
         Example: infsa-explain morf --model vit_softmax_digits --methods all --out runs/softmax
         """,
-        (*SOURCE, *MAPS, "fill", "steps", "target", "output", "floor", "limit", "batch_size")
-        + ("device", "amp", *SAVING),
+        (*SOURCE, *MAPS, *DELETION, "batch_size", "device", "amp", "seed", *SAVING),
     ),
     "boxes": Command(
         """Compare maps with the objects' boxes: PR-AUC and its relatives.
 
         Example: infsa-explain boxes --methods all --limit 500 --out runs/boxes
         """,
-        (*SOURCE, *MAPS, "target", "boxes", "tolerance", "limit", "device", *SAVING),
-        limit=200,
+        (*SOURCE, *MAPS, "boxes", "tolerance", "device", "seed", *SAVING),
     ),
     "align": Command(
-        """Compare Linear-InfSA's weights with the Perron vector they stand for, and with controls.
+        """Compare Linear-InfSA's weights with the Perron vector.
+
+        The Perron vector of the token graph is what the weights stand for. Controls are measured
+        beside them: in-degree, the mean query, the constant vector, and the untrained model.
 
         Example: infsa-explain align --model infvit_linear_photos --data FOLDER --steps 2,4,8
         """,
-        (*SOURCE[:4], "side", "layer", "steps", "gamma", "size", "untrained", "limit", "batch_size")
-        + ("device", *SAVING),
-        own=ALIGN,
+        ("model", "checkpoint", "control", "size", "data", "split", "limit", "side", "layers")
+        + ("steps", "gamma", "images_a_pass", "device", "seed", *SAVING),
     ),
     "sanity": Command(
-        """Do maps depend on what the model learnt, hold still under noise, agree with one another?
+        """Check maps against random weights, noise and one another.
+
+        Do maps depend on what the model learnt? Do they hold still under noise? Do methods agree?
 
         Example: infsa-explain sanity --model vit_softmax_digits --methods all --out runs/sanity
         """,
-        (*SOURCE, *MAPS, "target", "noise", "draws", "limit", "device", *SAVING),
+        (*SOURCE, *MAPS, "noise", "draws", "device", "seed", *SAVING),
     ),
     "evaluate": Command(
-        """Measure everything at once: a model's attention, by every measure, in one run.
+        """Measure a model's attention by several measures in one run.
 
         Example: infsa-explain evaluate --model infvit_linear_digits --model vit_softmax_digits
         --methods all --limit 500 --out runs/twins
         """,
-        (*SOURCE, "metrics", *MAPS, "target", "output", "fill", "steps", "floor", "boxes", "limit")
-        + ("batch_size", "device", "amp", *SAVING),
+        (*SOURCE, "metrics", *MAPS, *DELETION, "boxes")
+        + ("batch_size", "device", "amp", "seed", *SAVING),
     ),
     "accuracy": Command(
         """Classify images: top-1 and top-5 accuracy.
@@ -313,108 +96,188 @@ COMMANDS: dict[str, Command] = {
         Example: infsa-explain accuracy --model vit_base_patch16_224 --data V2
         --label-map imagenet-1k
         """,
-        (*SOURCE, "limit", "batch_size", "device", "amp", *SAVING),
-        limit=500,
-        own=ACCURACY,
+        (*SOURCE, "images_a_pass", "device", "amp", "seed", *SAVING),
     ),
 }
 
 
-def measuring_command(name: str) -> Callable[..., None]:
-    """The function of a command of ``COMMANDS``, for typer."""
-    command = COMMANDS[name]
-    options = {option: command.option(option) for option in command.options}
+def measuring_commands(taken: Collection[str] = ()) -> dict[str, Callable[..., None]]:
+    """The functions of the measuring commands by name, for typer.
 
-    def measuring(**values: Any) -> None:
-        _measure(name, options, values)
+    A registered measure whose options cannot be read is left out with a warning.
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    signature = inspect.Signature(
-        [
-            inspect.Parameter(option, keyword, default=spec.default, annotation=spec.type)
-            for option, spec in options.items()
-        ]
-    )
-    measuring.__name__, measuring.__doc__ = name, command.help
-    measuring.__annotations__ = {option: spec.type for option, spec in options.items()}
-    measuring.__signature__ = signature  # type: ignore[attr-defined]
-    return measuring
+    Args:
+        taken: names of other commands, which a measure's own command cannot have.
+    """
+    options = {name: options_of(name, command.options) for name, command in COMMANDS.items()}
+    texts = {name: command.help for name, command in COMMANDS.items()}
+    registered = registered_measures()
+    for name, measure in registered.items():
+        try:
+            if measure.command and name in (*taken, *COMMANDS):
+                raise ValueError("there is another command of that name")
+            of_measure = options_of_measure(measure)
+        except (NameError, TypeError, ValueError) as error:
+            reason = one_line(str(error))
+            print(f"warning: the measure {name!r} gets no options: {reason}", file=sys.stderr)
+            continue
+        if measure.command:
+            common = options_of(name, ("device", "seed", *SAVING))
+            options[name] = options_of(name, SOURCE) | of_measure | common
+            texts[name] = f"{measure.question}\n\nExample: infsa-explain {name} --limit 50"
+        for key, option in of_measure.items():
+            if flags_of({key: option}).isdisjoint(flags_of(options["evaluate"])):
+                options["evaluate"].setdefault(key, option)
+    metrics = options["evaluate"]["metrics"]
+    names = ", ".join([*MEASURES, *registered])
+    options["evaluate"]["metrics"] = metrics._replace(help=metrics.help.format(names=names))
+    return {
+        name: command_function(partial(_measure, name, options[name]), options[name], texts[name])
+        for name in options
+    }
 
 
-def _measure(name: str, options: Mapping[str, Option], values: Values) -> None:
-    """Make the measures of a command with the values of its options, and run them."""
+def registered_measures() -> dict[str, type[Measure]]:
+    """Measures that do not come with the package, by name.
+
+    There are none unless a module that registers one was imported, and the registry with it.
+    """
+    registry = sys.modules.get("infsa_explain.evaluate.registry")
+    measures = {} if registry is None else registry.MEASURES
+    return {name: measure for name, measure in measures.items() if name not in MEASURES}
+
+
+def options_of_measure(measure: type[Measure]) -> dict[str, Option]:
+    """The options of a measure, by field.
+
+    They are the fields made by :func:`infsa_explain.evaluate.option`, and those that have the name
+    of an option that measures share.
+
+    Raises:
+        ValueError: for a field that cannot become an option.
+    """
+    types = get_type_hints(measure)
+    others = options_of(measure.name, (*SOURCE, "metrics", "device", "seed", *SAVING))
+    taken = {"-h", "--help"} | flags_of(others)
+    options: dict[str, Option] = {}
+    for field in fields(cast(Any, measure)):
+        name = field.name
+        if "help" in field.metadata:
+            option = _option_of_field(measure, field, types[name])
+            if name in others or flags_of({name: option}) & (taken | flags_of(options)):
+                raise ValueError(f"option {name!r} must have a name and a flag of its own")
+            options[name] = option
+        elif name in SHARED:
+            options |= options_of(measure.name, [name])
+    return options
+
+
+def _option_of_field(measure: type[Measure], field: Field[Any], field_type: Any) -> Option:
+    """The option that a field made by :func:`infsa_explain.evaluate.option` describes."""
+    parse = field.metadata["parse"]
+    flag = field.metadata["flag"] or f"--{field.name.replace('_', '-')}"
+    option = Option(field_type, field.default, field.metadata["help"], flags=(flag,))
+    option = option._replace(panel=measure.title)
+    if parse is not None:
+        return option._replace(
+            type=str | None,
+            default=None,
+            shown=str(field.default),
+            parse=partial(_parsed, flag, parse),
+        )
+    if not is_readable(field_type):
+        raise ValueError(
+            f"option {field.name!r} must be a bool, int, float, str, Path or Literal, or have a "
+            f"parse function, got {field_type}"
+        )
+    if field.default is True:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    return option._replace(flags=(flag,))
+
+
+def _parsed(flag: str, parse: Callable[[str], Any], text: str | None) -> Any:
+    """The value of an option of a measure; None where it is left out."""
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise ValueError(f"{flag} cannot be {text!r}: {error}") from None
+
+
+def _measure(command: str, options: Mapping[str, Option], **values: Any) -> None:
+    """Make the measures of a command with the values of its options, and print the results."""
+    import torch
+
     from ..evaluate import measure_class
 
-    parsed = {spec.field or o: spec.parse(values[o]) for o, spec in options.items()}
-    several = name == "evaluate"
-    measures = _chosen(values["metrics"]) if several else [measure_class(name)]
-    arguments: Values = {}
-    if values.get("untrained"):
-        arguments["pretrained"] = False
+    several = command == "evaluate"
+    classes = chosen_measures(values["metrics"]) if several else [measure_class(command)]
+    loading: dict[str, Any] = {}
+    if not values.get("control", True):
+        loading["pretrained"] = False
     if values.get("size") is not None:
-        arguments["img_size"] = values["size"]
-    source = [values.get(o, OPTIONS[o].default) for o in ("data", "split", "limit", "seed")]
-    labels = [values.get(o, OPTIONS[o].default) for o in ("label_map", "labels")]
-    built = [with_options(measure, parsed, shared=several) for measure in measures]
+        loading["img_size"] = values["size"]
+    measures = [with_options(each, options, values, shared=several) for each in classes]
+    with torch.random.fork_rng(devices=[]):  # a model without trained weights draws them
+        torch.manual_seed(values["seed"])
+        models = load_models(values["model"], values["checkpoint"], values["device"], **loading)
     run(
-        load_models(values["model"], values["checkpoint"], values["device"], **arguments),
-        Source(*source, *labels),
-        built,
-        Saving(*(values[o] for o in ("out", "force", "resume", "strict", "shard"))),
+        models,
+        Source(**{name: values[name] for name in Source._fields if name in values}),
+        measures,
+        Saving(**{name: values[name] for name in Saving._fields}),
         conditions=conditions(values),
         as_json=values["as_json"],
-        optional=several and (not values["metrics"] or "all" in listed("", values["metrics"])),
-        **({"batch_size": values["batch_size"]} if _counts_images(options) else {}),
+        batch_size=values.get("images_a_pass", 16),
+        optional=several and (not values["metrics"] or "all" in values["metrics"]),
     )
 
 
-def _counts_images(options: Mapping[str, Option]) -> bool:
-    """Whether --batch-size is the number of images, not of masked ones."""
-    return "batch_size" in options and options["batch_size"].type is IMAGES_A_PASS
-
-
-def _chosen(metrics: list[str]) -> list[type[Measure]]:
-    """The measures that --metrics names; those by default if it is not given.
+def chosen_measures(names: Sequence[str]) -> list[type[Measure]]:
+    """The measures that ``--metrics`` names; those by default if it is left out.
 
     Raises:
         ValueError: for an unknown name.
     """
     from ..evaluate import measure_class, measure_names
 
-    known = measure_names()
-    names = listed("--metrics", metrics) if metrics else known
-    if unknown := [name for name in names if name not in (*known, "all")]:
-        raise ValueError(f"--metrics must be of {', '.join(known)}, got {', '.join(unknown)}")
-    classes = [measure_class(name) for name in (known if "all" in names else names)]
-    return [measure for measure in classes if metrics or measure.by_default]
+    registered = measure_names()
+    if unknown := [name for name in names if name not in (*registered, "all")]:
+        raise ValueError(f"--metrics must be of {', '.join(registered)}, got {', '.join(unknown)}")
+    everything = not names or "all" in names
+    classes = [measure_class(name) for name in (registered if everything else names)]
+    return [measure for measure in classes if names or measure.by_default]
 
 
-def with_options(measure: type[Measure], options: Values, *, shared: bool) -> Measure:
-    """A measure with those of the options that it has.
+def with_options(
+    measure: type[Measure],
+    options: Mapping[str, Option],
+    values: Mapping[str, Any],
+    *,
+    shared: bool,
+) -> Measure:
+    """A measure with the values of those options that it has.
 
     Args:
         measure: its class.
-        options: by the measure's names for them.
-        shared: whether other measures have them, too: then without those that this one alone
-            understands otherwise.
+        options: of the command, by name.
+        values: of the options.
+        shared: whether the command has several measures: then a measure takes only those options
+            that have the type, the default and the help that it knows them by.
     """
-    defaults = {field.name: field.default for field in fields(cast(Any, measure))}
-    known = {
-        name: value
-        for name, value in options.items()
-        if name in defaults and not (shared and name in measure.own_options)
-    }
-    if known.get("batch_size", 0) is None and defaults["batch_size"] is not None:
-        del known["batch_size"]
-    return measure(**known)
+    names = {field.name for field in fields(cast(Any, measure))} & set(options)
+    if shared:
+        own = options_of_measure(measure)
+        names = {name for name in names if name in own and own[name][:3] == options[name][:3]}
+    left_out = {name for name in names if values[name] is None and options[name].default is None}
+    return measure(**{name: values[name] for name in names - left_out})
 
 
-def conditions(values: Values) -> str:
-    """What the titles of tables say of the maps."""
+def conditions(values: Mapping[str, Any]) -> str:
+    """What the titles of tables say about the maps."""
     if "side" in values:
         return f", {values['side']} side"
     if "methods" not in values:
         return ""
-    of_head = "" if values["head"] is None else f", head {values['head']}"
-    of_class = "" if values["target"] == "predicted" else f", class: {values['target']}"
-    return f", layer {values['layer']}{of_head}{of_class}"
+    head = "" if values["head"] is None else f", head {values['head']}"
+    target = "" if values["target"] == "predicted" else f", class: {values['target']}"
+    return f", layer {values['layer']}{head}{target}"

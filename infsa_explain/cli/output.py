@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["one_line", "print_table", "progress"]
 
 
 def one_line(text: str) -> str:
-    """Text on one line that moves no cursor: names of files may hold anything.
+    """Text on one line, without control characters: file names may hold any.
 
     >>> one_line("a\\nb \\x1b[31mred ü")
     'a b \\\\x1b[31mred ü'
@@ -22,7 +27,7 @@ def one_line(text: str) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, *, hidden: bool = False) -> Iterator[Any]:
-    """A progress bar on stderr with rate and time left, none where that is not a terminal."""
+    """A progress bar on stderr with rate and time left; none where stderr is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -52,16 +57,52 @@ def progress(what: str, total: int | None, *, hidden: bool = False) -> Iterator[
         yield advance
 
 
-def print_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A table as wide as it needs to be: it is read by people and by pipes."""
-    from rich import box
+def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as wide as it is; in blocks of columns where a terminal is narrower."""
+    from rich.console import Console, ConsoleDimensions
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    print(one_line(title))
+    for columns in _blocks(headings, rows, width):
+        natural = _width(headings, rows, columns)
+        table = _table(headings, rows, columns, wrap=natural > width)
+        console = Console(markup=False, emoji=False, highlight=False)
+        console.size = ConsoleDimensions(min(natural, width), 25)
+        console.print(table)
+
+
+def _blocks(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> Iterator[list[int]]:
+    """Columns that fit beside one another; every block starts with those that name the rows."""
+    numbers = (i for i, heading in enumerate(headings) if re.search(r"[↑↓[]", heading))
+    names = list(range(next(numbers, 1)))
+    block = names
+    for column in range(len(names), len(headings)):
+        if block != names and _width(headings, rows, [*block, column]) > width:
+            yield block
+            block = names
+        block = [*block, column]
+    yield block
+
+
+def _width(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: list[int]) -> int:
+    """How wide a table of some columns is."""
     from rich.console import Console
+
+    console = Console(markup=False, emoji=False, width=10_000)
+    return console.measure(_table(headings, rows, columns, wrap=False)).maximum
+
+
+def _table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], columns: list[int], *, wrap: bool
+) -> Table:
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=one_line(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(headings[column], no_wrap=not wrap)
     for row in rows:
-        table.add_row(*map(one_line, row))
-    natural = Console(markup=False, emoji=False, width=10_000).measure(table).maximum
-    Console(markup=False, emoji=False, highlight=False, width=natural).print(table)
+        table.add_row(*(one_line(row[column]) for column in columns))
+    return table

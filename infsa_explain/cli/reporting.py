@@ -6,66 +6,30 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from .options import (
-    LINEAR_DIGITS,
-    CheckpointsOption,
-    ClassOption,
-    DataOption,
-    DeviceOption,
-    GammaOption,
-    HeadOption,
-    LayerOption,
-    MethodsOption,
-    ModelOption,
-    OverwriteOption,
-    SeedOption,
-    Source,
-    SplitOption,
-    drawn_methods,
-    listed,
-    load_models,
-)
+from .options import OPTIONS
+from .values import Source, drawn_methods, image_sample, listed, load_models, title_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..data import ImageData
 
-#: What a newcomer sees side by side.
-TWINS = [LINEAR_DIGITS, "vit_softmax_digits"]
-#: And by which methods; without the last, which has no heads, where a head is asked for.
-DRAWN = ["visits,perron", "rollout"]
-
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Run folder, of evaluate or any other measure.")],
-    out: Annotated[
-        Path | None, typer.Option(help="File to write.", show_default="report.html in the folder")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Where the run's images are, if not where they were.")
-    ] = None,
-    model: Annotated[
-        list[str],
-        typer.Option(
-            "--model",
-            help="The run's models; repeat. Those that a run folder names are taken only where "
-            "they are bundled or files: nothing is downloaded unasked.",
-        ),
-    ] = [],  # noqa: B006  (typer copies it)
-    checkpoint: Annotated[
-        list[Path], typer.Option("--checkpoint", help="Weights for --model; repeat for seeds.")
-    ] = [],  # noqa: B006
-    images: Annotated[
-        bool, typer.Option("--images/--no-images", help="Draw the best and worst images.")
-    ] = True,
-    device: DeviceOption = "auto",
+    *,
+    folder: Path,
+    model: list[str],
+    checkpoint: list[Path],
+    data: str | None,
+    images: bool,
+    device: str,
+    out: Path | None,
 ) -> None:
-    """Make one self-contained page of a run: verdict, tables, curves, pictures, diagnostics.
+    """Make one self-contained page of a run.
+
+    The page has the verdict, tables, curves, pictures and diagnostics.
 
     Example: infsa-explain report runs/twins
     """
@@ -81,8 +45,8 @@ def report(
     gallery: Gallery | str = "the report was made without them"
     if images:
         try:
-            found = _opened(run.config, data, model, checkpoint, device)
-            gallery = draw_gallery(run.report, run.config, *found)
+            models, dataset = _opened(run.config, data, model, checkpoint, device)
+            gallery = draw_gallery(run.report, run.config, models, dataset)
         except (ValueError, OSError) as error:
             if data is not None or model:
                 raise
@@ -102,13 +66,13 @@ def _opened(
     checkpoints: list[Path],
     device: str,
 ) -> tuple[dict[str, nn.Module], ImageData]:
-    """The models and the images of a run, as its command had them or the user names them.
+    """The models and the images of a run: those of its command, or those that the user names.
 
-    Of several checkpoints of a model the first.
+    Of several checkpoints of a model, the first is taken.
 
     Raises:
-        ValueError: if something cannot be found again, is not what it was, or would be downloaded
-            because a run folder, which may be a stranger's, says so.
+        ValueError: something is missing, has changed since the run, or would be downloaded only
+            because the run folder, which may be a stranger's, says so.
     """
     from ..report.pictures import check_same
 
@@ -121,19 +85,17 @@ def _opened(
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         parser.add_argument("--model", action="append", default=[])
         parser.add_argument("--checkpoint", action="append", default=[], type=Path)
-        given, _ = parser.parse_known_args(shlex.split(config.get("command", "")))
-        names, checkpoints = given.model or list(config["models"]), given.checkpoint
+        recorded, _ = parser.parse_known_args(shlex.split(config.get("command", "")))
+        names, checkpoints = recorded.model or list(config["models"]), recorded.checkpoint
         _require_local(names, checkpoints)
     models = load_models(names, checkpoints, device)
-    check_same(
-        config, {" ".join(filter(None, key)): model for key, model in models.items()}, images
-    )
+    check_same(config, {title_of(key): model for key, model in models.items()}, images)
     first = {name: model for (name, _), model in reversed(models.items())}
     return first, images
 
 
 def _require_local(names: list[str], checkpoints: list[Path]) -> None:
-    """Refuse a model that would be fetched from somewhere: that takes its user's word."""
+    """Refuse a model that would be downloaded: the user has to name it."""
     from ..catalogue import BUNDLED
     from ..models.checkpoints import is_checkpoint
 
@@ -150,53 +112,48 @@ def _require_local(names: list[str], checkpoints: list[Path]) -> None:
 
 
 def gallery(
-    images: Annotated[list[Path], typer.Argument(help="Images; those of --data if none.")] = [],  # noqa: B006
-    model: ModelOption = TWINS,
-    checkpoint: CheckpointsOption = [],  # noqa: B006
-    data: DataOption = "photo-digits",
-    split: SplitOption = "val",
-    methods: MethodsOption = DRAWN,
-    layer: LayerOption = "last",
-    head: HeadOption = None,
-    gamma: GammaOption = None,
-    target: ClassOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Number of images.")] = 4,
-    device: DeviceOption = "auto",
-    seed: SeedOption = 0,
-    out: Annotated[Path, typer.Option(help="Picture to write: .png, .jpg, .svg or .pdf.")] = Path(
-        "gallery.png"
-    ),
-    force: OverwriteOption = False,
+    *,
+    images: list[Path],
+    model: list[str],
+    checkpoint: list[Path],
+    data: str,
+    split: Literal["train", "val", "test"],
+    limit: int,
+    methods: list[str],
+    layer: str,
+    head: int | None,
+    gamma: float | None,
+    target: str | None,
+    device: str,
+    seed: int,
+    out: Path,
+    force: bool,
 ) -> None:
     """Draw images × models × methods as one picture.
 
-    The same command writes its own picture again; a picture of something else is not written over.
+    The same command writes its own picture again; it refuses to write over another picture.
 
     Example: infsa-explain gallery --model infvit_linear_digits --methods visits,perron,centre
     """
-    import numpy as np
-
-    from ..data import Sample, read_image
     from ..data.samples import readable
     from ..drawing.picture_files import check_picture, mark_of, save_picture
     from ..models.checkpoints import fingerprint
     from ..viewing.contact_sheets import contact_sheet
 
     check_picture(out, "", force=True)
-    if methods == DRAWN and head is not None:
-        methods = DRAWN[:1]
+    if methods == OPTIONS["gallery.methods"].default and head is not None:
+        methods = methods[:1]  # the other has no heads
     listed("--methods", methods)
     networks = load_models(model, checkpoint, device)
     names = drawn_methods("--methods", methods, networks.values(), head, target)
     if images:
-        none = np.zeros((0, 4), np.float32)
-        samples = [Sample(read_image(path), None, none, readable(path.name)) for path in images]
+        samples = [image_sample(path) for path in images]
         sources = [readable(path.absolute()) for path in images]
     else:
-        found = Source(data, split, limit, seed).open()
-        samples = [found[i] for i in range(min(limit, len(found)))]
-        sources = [found.fingerprint(), *(sample.image_id for sample in samples)]
-    titled = {" ".join(filter(None, key)): network for key, network in networks.items()}
+        dataset = Source(data, split, limit, seed).open()
+        samples = [dataset[i] for i in range(min(limit, len(dataset)))]
+        sources = [dataset.fingerprint(), *(sample.image_id for sample in samples)]
+    titled = {title_of(key): network for key, network in networks.items()}
     mark = mark_of(
         {
             "models": {name: fingerprint(network) for name, network in titled.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
 from .digits import PhotoDigits
 from .folders import ImageFolder
@@ -41,10 +42,12 @@ def open_data(
         The data set.
 
     Raises:
-        ValueError: if there is no such data, ``size`` is below 1, or as the classes above.
+        ValueError: if there is no such data or split, ``size`` is below 1, or as the classes above.
     """
     if size is not None and size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
+    if split not in get_args(Split):
+        raise ValueError(f"split must be 'train', 'val' or 'test', got {split!r}")
     if name_or_path == PhotoDigits.name:
         if label_map is not None:
             raise ValueError(

@@ -12,7 +12,7 @@ from .focus import Focus
 from .labelling import labelled
 from .localization import Boxes
 from .measuring import measure
-from .registry import Measure, measure_class, measure_names, register_measure
+from .registry import Measure, measure_class, measure_names, option, register_measure
 from .runs import RunFolder, describe_run, fingerprint, read_rows, unfinished
 from .sanity import Sanity
 from .shards import Shard
@@ -38,6 +38,7 @@ __all__ = [
     "measure",
     "measure_class",
     "measure_names",
+    "option",
     "read_rows",
     "register_measure",
     "unfinished",

@@ -46,6 +46,7 @@ class Accuracy(Measure):
     name: ClassVar[str] = "accuracy"
     title: ClassVar[str] = "Accuracy"
     question: ClassVar[str] = "How often the class is right."
+    command: ClassVar[bool] = True
     judged: ClassVar[bool] = False
     amp: bool = False
 

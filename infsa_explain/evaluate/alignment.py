@@ -84,8 +84,8 @@ class Alignment(Measure):
         "better than what costs nothing?"
     )
     by_default: ClassVar[bool] = True
+    command: ClassVar[bool] = True
     judged: ClassVar[bool] = False
-    own_options: ClassVar[tuple[str, ...]] = ("steps",)
 
     side: Literal["left", "right"] = "left"
     layers: tuple[LayerChoice, ...] | None = None

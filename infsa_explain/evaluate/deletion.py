@@ -89,6 +89,7 @@ class Morf(MapOptions, Measure):
         "a high one."
     )
     by_default: ClassVar[bool] = True
+    command: ClassVar[bool] = True
     field: ClassVar[str] = "aoc"
     heading: ClassVar[str] = "MoRF-AOC"
     phrase: ClassVar[str] = "by deletion"

@@ -86,6 +86,7 @@ class Boxes(MapOptions, Measure):
         "the boxes. A constant map scores the prevalence, the share of pixels inside."
     )
     by_default: ClassVar[bool] = True
+    command: ClassVar[bool] = True
     field: ClassVar[str] = "ap"
     heading: ClassVar[str] = "PR-AUC"
     phrase: ClassVar[str] = "by boxes"

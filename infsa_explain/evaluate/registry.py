@@ -9,8 +9,8 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -41,7 +41,14 @@ from .tables import (
 if TYPE_CHECKING:
     from .batches import Batch
 
-__all__ = ["FieldSummary", "Measure", "measure_class", "measure_names", "register_measure"]
+__all__ = [
+    "FieldSummary",
+    "Measure",
+    "measure_class",
+    "measure_names",
+    "option",
+    "register_measure",
+]
 
 Chart = LineChart | Forest | Heat
 
@@ -72,20 +79,20 @@ class Measure:
         title: heading of its section of the page.
         question: what it asks, below that heading.
         by_default: whether ``evaluate`` measures it where ``--metrics`` does not say.
+        command: whether the command line has a command of its name; ``evaluate`` has it anyway.
         field: the number of a row that is summarised, compared with the controls and ranked by.
         heading: what tables and sentences call that number.
         higher_is_better: whether more of it is better.
         scale, spec: how it is written: ``format(scale * number, spec)``.
         judged: whether the verdict compares its maps with the controls.
         phrase: how the headline of the verdict names it, such as "by deletion".
-        own_options: names of options that ``evaluate`` leaves at their defaults, because they mean
-            something else there.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     question: ClassVar[str] = ""
     by_default: ClassVar[bool] = False
+    command: ClassVar[bool] = False
     field: ClassVar[str] = ""
     heading: ClassVar[str] = ""
     higher_is_better: ClassVar[bool] = True
@@ -93,7 +100,6 @@ class Measure:
     spec: ClassVar[str] = ".1f"
     judged: ClassVar[bool] = True
     phrase: ClassVar[str] = ""
-    own_options: ClassVar[tuple[str, ...]] = ()
 
     # ------------------------------------------------------------------ measuring
 
@@ -215,6 +221,33 @@ class Measure:
     def diagnostics(cls, summaries: Any) -> dict[str, dict[str, str]]:
         """What may be wrong with its numbers: what is watched → model → a few words."""
         return {}
+
+
+def option(
+    default: Any, help: str, *, flag: str = "", parse: Callable[[str], Any] | None = None
+) -> Any:
+    """A field of a measure that is an option of its command, and of ``evaluate``.
+
+    Fields of :class:`MapOptions` are options without it.
+
+    Args:
+        default: its default.
+        help: its help text.
+        flag: its spelling; by default the field's name, such as ``--most-patches``.
+        parse: makes a value from text; not needed for a bool, int, float, str, Path, or a Literal
+            of strings, which lists the choices.
+
+    Returns:
+        A dataclass field.
+
+    >>> from dataclasses import fields
+    >>> @dataclass(frozen=True)
+    ... class Peak(Measure):
+    ...     patches: int = option(1, "Patches that make the peak.")
+    >>> Peak().patches, fields(Peak)[0].metadata["help"]
+    (1, 'Patches that make the peak.')
+    """
+    return field(default=default, metadata={"help": help, "flag": flag, "parse": parse})
 
 
 MEASURES: dict[str, type[Measure]] = {}

@@ -52,6 +52,7 @@ class Sanity(MapOptions, Measure):
         "hold still under slight noise."
     )
     by_default: ClassVar[bool] = True
+    command: ClassVar[bool] = True
     judged: ClassVar[bool] = False
 
     noise: float = 0.05

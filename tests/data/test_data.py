@@ -550,6 +550,8 @@ class TestOpenData:
 
     @pytest.mark.parametrize("name", ["photo-digits", "folder"])
     def test_refuses_a_size_below_one(self, name):
+        with pytest.raises(ValueError, match="split must be 'train', 'val' or 'test', got 'dev'"):
+            open_data("photo-digits", split="dev")
         with pytest.raises(ValueError, match="size must be at least 1, got 0"):
             open_data(name, size=0)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from infsa_explain.cli import app
+from infsa_explain.cli import command_line
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import measure
 from infsa_explain.evaluate.registry import MEASURES
@@ -59,11 +59,11 @@ def test_rows_tables_and_verdict():
 def test_command_line_run_folder_and_page(tmp_path, capsys):
     run = str(tmp_path / "run")
     options = ["--methods", "visits,centre,random", "--limit", "3", "--out", run]
-    app(["evaluate", "--metrics", "peak,boxes", *options], standalone_mode=False)
+    command_line()(["evaluate", "--metrics", "peak,boxes", *options], standalone_mode=False)
     assert "peak mass" in capsys.readouterr().out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [s["method"] for s in summary["peak"]] == ["visits", "centre", "random"]
-    app(["report", run], standalone_mode=False)
+    command_line()(["report", run], standalone_mode=False)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "How much of a map lies on one patch?" in page
     assert "the highest peak mass" not in page  # a single map

@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import infsa_explain.training.loop as training
-from infsa_explain.cli import app
+from infsa_explain.cli import command_line
 from infsa_explain.data import PhotoDigits, open_data
 from infsa_explain.data.digits import DIGIT_SIDE
 from infsa_explain.models.checkpoints import read_checkpoint, save
@@ -556,7 +556,7 @@ class TestFineTuning:
         arguments += (
             f" --img-size 48 --convert pure --convert-layers -2,-1 --out {tmp_path / 'run'}"
         )
-        result = CliRunner().invoke(app, arguments.split())
+        result = CliRunner().invoke(command_line(), arguments.split())
         assert result.exit_code == 0, result.output
         recipe = Recipe(**json.loads((tmp_path / "run" / "recipe.json").read_text()))
         assert recipe == Recipe(
