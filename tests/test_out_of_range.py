@@ -119,7 +119,10 @@ class TestTrain:
             (("--model", "nosuch"), "unknown model 'nosuch'"),
             (("--model", "resnet18"), "model must be a timm VisionTransformer, got resnet18"),
             (("--init", "none.pt"), "no checkpoint at none.pt"),
-            (("--convert", "cubic"), "attention must be one of linear, pure, softmax"),
+            (
+                ("--convert", "cubic"),
+                "--convert must be 'linear', 'pure' or 'softmax', got 'cubic'",
+            ),
             (("--convert", "pure", "--convert-layers", "9"), "layer 9 is out of range"),
         ],
     )

@@ -7,7 +7,7 @@ import torch
 from supported_models import script
 
 from infsa_explain import METHODS, explain, load
-from infsa_explain.cli import app
+from infsa_explain.cli import command_line
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Morf, measure
 from infsa_explain.extensions import register_method
@@ -44,7 +44,7 @@ def test_explain_and_lists():
 def test_measures_command_line_and_docs(capsys):
     rows = measure(load("infvit_linear_digits"), PhotoDigits("val", 1), Morf(steps=4))
     assert "loudness" in {row["method"] for row in rows}
-    app(["methods"], standalone_mode=False)
+    command_line()(["methods"], standalone_mode=False)
     assert "Squared length of a token's key" in capsys.readouterr().out
     row = "| `loudness` | Squared length of a token's key | InfSA |"
     assert row in script("methods_table").table()

@@ -11,7 +11,7 @@ from timm.models import _registry as timm_registry
 from torch import nn
 
 from infsa_explain import capture, explain
-from infsa_explain.cli import app
+from infsa_explain.cli import command_line
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Alignment, Boxes, Focus, Morf, Sanity, measure
 from infsa_explain.extensions import (
@@ -203,10 +203,10 @@ def test_command_line_and_page(stranger, monkeypatch, tmp_path, capsys):
     run = str(tmp_path / "run")
     options = ["--metrics", METRICS, "--fill", "drop", "--steps", "few", "--limit", "2"]
     options += ["--methods", "visits,random,centre", "--model", "stranger", "--out", run]
-    app(["evaluate", *options], standalone_mode=False)
+    command_line()(["evaluate", *options], standalone_mode=False)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert set(METRICS.split(",")) <= summary.keys()
-    app(["report", run], standalone_mode=False)
+    command_line()(["report", run], standalone_mode=False)
     assert "stranger" in (tmp_path / "run" / "report.html").read_text()
     capsys.readouterr()
 
