@@ -1,11 +1,14 @@
 """Does a map lie on the object: maps and masks of pixels in, one value per image out.
 
-Average precision, ROC-AUC, rank accuracy, the pointing game and the IoU at the best threshold take
-a map as a ranking of its pixels: nothing is squashed or rescaled, the scores are compared in their
-own dtype, and any strictly increasing function of them gives the same value. Mass accuracy and the
-IoU at the mean threshold depend on the values. Tied pixels share their fate: a threshold takes all
-of them or none, and where only some can be taken the value is the expectation over which. So a
-constant map has an average precision equal to the prevalence and a ROC-AUC of 0.5.
+Average precision, ROC-AUC, rank accuracy, the pointing game and the IoU at the best threshold read
+a map as a ranking of its pixels: only the order of the scores matters. Mass accuracy and the IoU at
+the mean threshold depend on the values.
+
+Pixels tie if their scores are equal up to rounding, 8 ε of their size, with the ε of their dtype:
+interpolation leaves such differences between equal pixels. A threshold takes all tied pixels or
+none of them. Where only some can be taken, the value is the expectation over a random choice. So a
+constant map has an average precision equal to the prevalence and a ROC-AUC of 0.5, also after it
+was upsampled.
 
 All of them read high when the object is large or sits where maps are high anyway: see
 :func:`prevalence`, and compare with a map of the centre. An image whose mask is empty, or has
@@ -216,7 +219,7 @@ def pointing_game(scores: Tensor, mask: Tensor, *, tolerance: float = 15) -> Ten
     """
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"tolerance must be a finite number of at least 0, got {tolerance}")
-    highest = scores == scores.amax((1, 2), keepdim=True)
+    highest = ~_above(scores.amax((1, 2), keepdim=True), scores)
     hits = highest & _dilated(mask, min(tolerance, math.hypot(*mask.shape[1:])))
     return hits.sum((1, 2)).double() / highest.sum((1, 2))
 
@@ -269,7 +272,8 @@ def rank_accuracy(scores: Tensor, mask: Tensor) -> Tensor:
     scores, mask = scores.flatten(1), mask.flatten(1)
     places = mask.sum(1, keepdim=True)
     lowest = -_sort(-scores).gather(1, (places - 1).clamp(min=0))
-    above, tied = scores > lowest, scores == lowest
+    above, below = _above(scores, lowest), _above(lowest, scores)
+    tied = ~(above | below)
     chance = (places - above.sum(1, keepdim=True)) / tied.sum(1, keepdim=True).double()
     expected = (above & mask).sum(1) + chance[:, 0] * (tied & mask).sum(1)
     return expected / places[:, 0]
@@ -293,10 +297,8 @@ def iou_at_mean(scores: Tensor, mask: Tensor) -> Tensor:
         >>> iou_at_mean(scores, torch.tensor([[[True, False], [True, False]]]))
         tensor([0.6667], dtype=torch.float64)
     """
-    values, mask = scores.double().flatten(1), mask.flatten(1)
-    low, high = values.amin(1, keepdim=True), values.amax(1, keepdim=True)
-    mean = values.mean(1, keepdim=True).clamp(low, high)  # rounding may leave it outside
-    above = values > mean
+    scores, mask = scores.flatten(1), mask.flatten(1)
+    above = _above(scores, scores.mean(1, keepdim=True, dtype=torch.float64).to(scores.dtype))
     return (above & mask).sum(1).double() / (above | mask).sum(1)
 
 
@@ -386,6 +388,14 @@ def box_mask(boxes: Array, height: int, width: int) -> Tensor:
     return inside.any(0)
 
 
+def _above(a: Tensor, b: Tensor) -> Tensor:
+    """Where a is higher than b and does not tie with it; bool.
+
+    Scores a ≥ b tie if a − b ≤ 8 ε max(|a|, |b|), with the ε of their dtype.
+    """
+    return a - b > 8 * torch.finfo(a.dtype).eps * torch.maximum(a.abs(), b.abs())
+
+
 def _thresholds(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Count the pixels at or above every threshold, and the mask's among them: (B, P+1) each.
 
@@ -395,7 +405,7 @@ def _thresholds(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     falling, hit = _by_falling_score(scores.flatten(1), mask.flatten(1))
     hits = pad(hit.cumsum(1), (1, 0))
     taken = torch.arange(hits.shape[1], device=hits.device).repeat(len(hits), 1)
-    taken[:, 1:-1] *= falling[:, :-1] != falling[:, 1:]
+    taken[:, 1:-1] *= _above(falling[:, :-1], falling[:, 1:])
     taken = taken.cummax(1).values
     return hits.gather(1, taken), taken
 

@@ -117,7 +117,7 @@ def test_pointing_game_at_any_tolerance(case, tolerance):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("levels", [None, 50, 2])
+@pytest.mark.parametrize("levels", [2**18, 50, 2])
 def test_large_maps_to_1e9(levels, dtype):
     scores, mask = random_batch(7, (224, 224), levels, dtype=dtype)  # more than one block
     for ours, theirs in ((average_precision, average_precision_score), (roc_auc, roc_auc_score)):
@@ -146,13 +146,33 @@ def test_a_positive_factor_does_not_count(measure):
         torch.testing.assert_close(measure(scores * factor, mask), measure(scores, mask))
 
 
+@pytest.mark.parametrize(("patches", "side"), [(8, 64), (9, 64)])
+def test_pixels_that_interpolation_moved_apart_tie(patches, side):
+    """A constant map and a plateau are as flat upsampled as they were."""
+    mask = box_mask(torch.tensor([[side // 6, side // 5, side // 2, side // 2 + 3]]), side, side)
+    share = prevalence(mask[None]).item()
+    flat = torch.full((1, 1, patches, patches), 0.3)
+    flat[..., 0, 0] = 0  # a corner, outside the mask
+    pixels = torch.nn.functional.interpolate(flat, (side, side), mode="bilinear")[0]
+    plateau = pixels[0] > 0.3 * (1 - 1e-6)
+    assert pixels[0][plateau].unique().numel() > 1  # the test would be empty without rounding
+    within = mask.sum().item() / plateau.sum().item()
+    assert average_precision(pixels, mask[None]).item() == pytest.approx(within, abs=1e-12)
+    assert pointing_game(pixels, mask[None], tolerance=0).item() == pytest.approx(within, abs=1e-12)
+    assert rank_accuracy(pixels, mask[None]).item() == pytest.approx(within, abs=1e-12)
+    assert iou_at_best(pixels, mask[None]).item() == pytest.approx(within, abs=1e-12)
+    outside = (~plateau).sum().item() / (side**2 * (1 - share))
+    auc = outside + (1 - outside) / 2  # pixels off the plateau rank lower, those on it tie
+    assert roc_auc(pixels, mask[None]).item() == pytest.approx(auc, abs=1e-12)
+
+
 def test_differences_that_only_float64_holds_count():
     mask = torch.tensor([[[True, False]]])
-    scores = torch.tensor([[[1 + 1e-15, 1.0]]], dtype=torch.float64)
+    scores = torch.tensor([[[1 + 1e-14, 1.0]]], dtype=torch.float64)
     assert average_precision(scores, mask).item() == 1
     assert average_precision(-scores, mask).item() == 0.5
-    nearest = torch.tensor([[[1.0, 1.0]]]).nextafter(torch.tensor([[[2.0, 0.0]]]))
-    assert roc_auc(nearest, mask).item() == 1
+    assert roc_auc(scores.float(), mask).item() == 0.5
+    assert roc_auc(torch.tensor([[[1 + 1.2e-6, 1.0]]]), mask).item() == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
