@@ -28,7 +28,7 @@ __all__ = ["Annotation", "Listing", "Object", "read_coco", "read_table", "read_v
 MAX_XML_BYTES = 1 << 24
 #: Longest side of an image, in pixels.
 MAX_SIDE = 1_000_000_000
-#: Columns of a table of boxes, in any order; other columns are ignored.
+#: Columns that a table of boxes must have, in any order.
 COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
 
 
@@ -47,11 +47,13 @@ class Annotation(NamedTuple):
         objects: the annotated objects.
         size: image size that the boxes refer to, if it is stated.
         faults: sentences about malformed parts that were left out; each names its place.
+        cluster: see :class:`~infsa_explain.data.Sample`.
     """
 
     objects: tuple[Object, ...] = ()
     size: Size | None = None
     faults: tuple[str, ...] = ()
+    cluster: str | None = None
 
 
 class Listing(NamedTuple):
@@ -178,7 +180,9 @@ def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
 
     The header row is required. Boxes are half-open pixel edges of the upright image. The box
     fields, or the label, of a row may be blank. A row with a malformed box keeps its image and
-    label; a row with another number of fields is left out. Both are reported among the faults.
+    label; a row with another number of fields is left out. Both are reported among the faults. A
+    column ``cluster`` may name what several images share, such as a subject or a video. Other
+    columns are ignored.
 
     Args:
         file: comma-separated values in UTF-8.
@@ -191,11 +195,12 @@ def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
     objects: defaultdict[str, list[Object]] = defaultdict(list)
     faults: defaultdict[str, list[str]] = defaultdict(list)
     orphans: list[str] = []
+    clusters: dict[str, str] = {}
     lines: dict[str, int] = {}  # first line of each name
     reader = csv.reader(io.StringIO(read_text(file), newline=""), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        if any(header.count(column) != 1 for column in COLUMNS):
+        if any(header.count(column) != 1 for column in COLUMNS) or header.count("cluster") > 1:
             raise ValueError("the first line must name the columns " + ",".join(COLUMNS))
         for row in filter(None, reader):
             if len(row) != len(header):
@@ -208,6 +213,12 @@ def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
             if name is not None:
                 lines.setdefault(name, reader.line_num)
             path, box = _path_below(fields["path"], "path"), None
+            cluster = fields.get("cluster", "").strip()
+            if clusters.setdefault(path, cluster) != cluster:
+                raise ValueError(
+                    f"cluster of {path!r} must be the same in all rows, got {clusters[path]!r} and "
+                    f"{cluster!r}"
+                )
             try:
                 box = _edges([fields[edge].strip() for edge in COLUMNS[2:]])
             except ValueError as error:
@@ -222,7 +233,7 @@ def read_table(file: Path, labels: LabelMap | None = None) -> Listing:
     for name, line in lines.items():
         labels.require(name, f"{str(file)!r}, line {line}: {name!r}")
     annotations = {
-        path: Annotation(tuple(of_image), faults=tuple(faults[path]))
+        path: Annotation(tuple(of_image), None, tuple(faults[path]), clusters[path] or None)
         for path, of_image in objects.items()
     }
     return Listing(annotations, labels, tuple(orphans))

@@ -48,6 +48,7 @@ INK = 0.25
 class _Sources(NamedTuple):
     glyphs: NDArray[np.float32]  # (n, 8, 8), 0 to 1
     labels: NDArray[np.int64]  # (n,)
+    indices: NDArray[np.int64]  # (n,), in load_digits
     photographs: list[NDArray[np.uint8]]  # each (H, W, 3)
     augmented: bool  # whether the shape of the handwriting varies
 
@@ -70,14 +71,14 @@ def _sources(split: DigitsSplit) -> _Sources:
         photographs.append(photograph[:, :cut] if split == "train" else photograph[:, cut:])
     glyphs = (digits.images[index] / 16).astype(np.float32)
     labels = digits.target[index].astype(np.int64)
-    return _Sources(glyphs, labels, photographs, split == "train")
+    return _Sources(glyphs, labels, index, photographs, split == "train")
 
 
 class PhotoDigits:
     """Handwritten digits on photographs, with exact boxes.
 
-    Every item is a :class:`Sample`: a (112, 112, 3) uint8 RGB image, a label from 0 to 9, and one
-    box. It depends only on ``(split, seed, i, difficulty)``, so it is the same on every machine.
+    Every item is a :class:`Sample`: a (112, 112, 3) uint8 RGB image, a label from 0 to 9, one box,
+    and the handwritten digit as its cluster: the same digit appears in several images. It depends only on ``(split, seed, i, difficulty)``, so it is the same on every machine.
 
     Args:
         split: ``"train"`` or ``"val"``.
@@ -118,9 +119,16 @@ class PhotoDigits:
         if not 0 <= i < self.size:
             raise IndexError(i)
         rng = np.random.default_rng([int(self.split == "val"), self.seed, i])
-        image, label, box = _draw(_sources(self.split), rng, self.difficulty)
+        sources = _sources(self.split)
+        image, glyph, box = _draw(sources, rng, self.difficulty)
         image_id = f"{self.name}/{self.split}/{self.seed}/{i}"
-        return Sample(image, label, np.array([box], dtype=np.float32), image_id)
+        return Sample(
+            image,
+            int(sources.labels[glyph]),
+            np.array([box], dtype=np.float32),
+            image_id,
+            cluster=f"digit {sources.indices[glyph]}",
+        )
 
     def fingerprint(self) -> str:
         """Hex digest of the arguments and of the first samples."""
@@ -134,7 +142,7 @@ class PhotoDigits:
 def _draw(
     sources: _Sources, rng: np.random.Generator, difficulty: float
 ) -> tuple[NDArray[np.uint8], int, tuple[int, int, int, int]]:
-    """Draw background, fragments and the digit; returns image, label and box."""
+    """Draw background, fragments and the digit; returns image, number of its glyph, and box."""
     canvas = _ground(sources.photographs, rng) * np.float32(GROUND_BRIGHTNESS * difficulty)
     chosen = int(rng.integers(len(sources.glyphs)))
     stroke = _enlarge(sources.glyphs[chosen], int(rng.integers(*DIGIT_SIDE, endpoint=True)))
@@ -150,7 +158,7 @@ def _draw(
             _paint(canvas, fragment, place, rng)
     _paint(canvas, stroke, (top, left), rng)
     image = np.clip(np.rint(canvas * 255), 0, 255).astype(np.uint8)
-    return image, int(sources.labels[chosen]), box
+    return image, chosen, box
 
 
 def _ground(photographs: list[NDArray[np.uint8]], rng: np.random.Generator) -> NDArray[np.float32]:

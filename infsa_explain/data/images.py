@@ -32,6 +32,7 @@ class Entry(NamedTuple):
         size: width and height that the annotation states, or None.
         dropped: reasons of the boxes that were left out.
         faults: sentences about malformed parts of the annotation.
+        cluster: see :class:`Sample`.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class Entry(NamedTuple):
     size: Size | None = None
     dropped: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
+    cluster: str | None = None
 
     @classmethod
     def of(cls, path: Path, label: int | None, annotation: Annotation, labels: LabelMap) -> Entry:
@@ -63,6 +65,7 @@ class Entry(NamedTuple):
             annotation.size,
             tuple(dropped),
             annotation.faults,
+            annotation.cluster,
         )
 
 
@@ -146,6 +149,7 @@ class FileImages:
             boxes[sound].clip(0, [width, height, width, height]).astype(np.float32),
             readable(entry.path),
             np.array(entry.box_labels, dtype=np.int64)[sound],
+            cluster=entry.cluster,
         )
 
     def fingerprint(self) -> str:
@@ -162,5 +166,7 @@ class FileImages:
                 size = None  # the file is missing
             boxes = [[float(edge) for edge in box] for box in entry.boxes]
             row = [entry.path.as_posix(), size, entry.label, boxes, entry.box_labels, entry.size]
+            if entry.cluster is not None:
+                row.append(entry.cluster)
             digest.update(json.dumps(row).encode())
         return digest.hexdigest()[:16]

@@ -85,6 +85,8 @@ class TableImages(_ListedImages):
     The header row is required. Boxes are half-open pixel edges of the upright image. Labels are
     whole numbers, or names, which are numbered in :func:`natural_order`. A blank field means that
     the label or box is unknown. The label of an image is the one that all its rows share, or None.
+    Images that are not independent, such as those of one subject or one video, have the same name
+    in a further column ``cluster``; other columns are ignored.
 
     Args:
         file: the CSV file; paths in it are relative to its folder.

@@ -23,6 +23,8 @@ class Sample(NamedTuple):
             image's own class.
         own: (K,) bool, which boxes have the image's own class, for a sample whose labels were
             removed; None if the labels determine it.
+        cluster: what images share that are not independent of one another: a handwriting, a video,
+            a subject. None for an image that is independent of all others.
     """
 
     image: NDArray[np.uint8]
@@ -31,6 +33,7 @@ class Sample(NamedTuple):
     image_id: str
     box_labels: NDArray[np.int64] | None = None
     own: NDArray[np.bool_] | None = None
+    cluster: str | None = None
 
     @property
     def is_own(self) -> NDArray[np.bool_]:

@@ -50,8 +50,8 @@ def measure(
 
     Returns:
         Rows with ``measure``, ``model``, ``checkpoint``, ``image``, and what the measure says. NaN
-        is None. Where a method has no map of an image, which counts as a constant map, the row has
-        ``no_map``, true.
+        is None. A row has ``cluster`` if its image is one of several that are not independent, and
+        ``no_map``, true, if a method has no map of the image, which counts as a constant map.
 
     Raises:
         ValueError: for options out of range, a method that does not suit the model, images that
@@ -73,7 +73,10 @@ def measure(
             for each in measures
             for row in each.rows(batch)
         ]
+        clusters = {sample.image_id: sample.cluster for sample in samples}
         for row in rows:
+            if (cluster := clusters[row["image"]]) is not None:
+                row["cluster"] = cluster
             if row["image"] in batch.missing.get(row.get("method", ""), ()):
                 row["no_map"] = True
         return rows

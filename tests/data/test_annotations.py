@@ -373,7 +373,7 @@ class TestVoc:
             "</object></annotation>"
         )
         annotation = read_voc(tmp_path / "a.xml")
-        assert annotation == ((("a b", (0, 1, 3.5, 2), False),), (7, 9), ())
+        assert annotation == ((("a b", (0, 1, 3.5, 2), False),), (7, 9), (), None)
 
     @pytest.mark.parametrize("size", [None, (0, 0), (0, 10), ("nan", 10), (1e400, 5), (-20, 10)])
     def test_an_impossible_size_is_not_stated(self, tmp_path, size):
@@ -645,6 +645,30 @@ class TestTable:
         assert data[2].boxes.shape == (0, 4)
         assert data.dropped_boxes == {"reversed": 1, "outside the image": 1}
         assert len(open_data(tmp_path / "x.csv", size=2)) == 2
+
+    def test_clusters(self, tmp_path):
+        for name in ("a", "b", "c"):
+            paint(tmp_path / f"{name}.png")
+        rows = ("a.png,cat,,,,,video 1", "b.png,cat,,,,,", "c.png,dog,,,,, video 1")
+        header = "path,label,x0,y0,x1,y1,cluster"
+        data = TableImages(table(tmp_path / "x.csv", *rows, header=header))
+        assert [sample.cluster for sample in data] == ["video 1", None, "video 1"]
+        without = TableImages(table(tmp_path / "y.csv", *(row[:14] for row in rows)))
+        assert [sample.cluster for sample in without] == [None] * 3
+        assert data.fingerprint() != without.fingerprint()
+
+    def test_an_image_has_one_cluster(self, tmp_path):
+        paint(tmp_path / "a.png")
+        path = table(
+            tmp_path / "x.csv",
+            "a.png,cat,0,0,1,1,p1",
+            "a.png,cat,0,0,2,2,p2",
+            header="path,label,x0,y0,x1,y1,cluster",
+        )
+        with pytest.raises(
+            ValueError, match="line 3: cluster of 'a.png' must be the same .*, got 'p1' and 'p2'"
+        ):
+            TableImages(path)
 
     def test_indices_are_labels_themselves(self, tmp_path):
         paint(tmp_path / "a.png")

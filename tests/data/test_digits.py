@@ -189,8 +189,16 @@ class TestBoxes:
         )
         for i in range(30):
             enlarged.clear()
-            label = PhotoDigits("val", 30)[i].label
-            assert labels[(enlarged[0] * 16).tobytes()] == label
+            sample = PhotoDigits("val", 30)[i]
+            assert labels[(enlarged[0] * 16).tobytes()] == sample.label
+            index = int(sample.cluster.removeprefix("digit "))
+            np.testing.assert_array_equal(enlarged[0] * 16, load_digits().images[index])
+
+    def test_the_clusters_of_the_whole_series(self):
+        """2,000 images are of 530 of the 545 digits of the split."""
+        clusters = {sample.cluster for sample in PhotoDigits("val", 2000)}
+        assert len(clusters) == 530
+        assert len(digits._sources("val").glyphs) == 545
 
 
 class TestFingerprint:

@@ -75,3 +75,17 @@ def test_options_are_checked_before_any_image_is_read(model):
             measure(model, Unread(), Accuracy(), wrong)
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         measure(model, Unread(), Accuracy(), batch_size=0)
+
+
+def test_rows_name_the_cluster_of_an_image_that_has_one(model):
+    class Half(PhotoDigits):
+        def __getitem__(self, i):
+            sample = super().__getitem__(i)
+            return sample._replace(cluster=None) if i == 1 else sample
+
+    rows = measure(model, Half("val", 3), Boxes(**MAPS), Accuracy())
+    for i, sample in enumerate(DATA):
+        of_image = [row for row in rows if row["image"] == sample.image_id]
+        assert len(of_image) == 4
+        expected = None if i == 1 else sample.cluster
+        assert {row.get("cluster") for row in of_image} == {expected}
