@@ -78,7 +78,8 @@ class PhotoDigits:
     """Handwritten digits on photographs, with exact boxes.
 
     Every item is a :class:`Sample`: a (112, 112, 3) uint8 RGB image, a label from 0 to 9, one box,
-    and the handwritten digit as its cluster: the same digit appears in several images. It depends only on ``(split, seed, i, difficulty)``, so it is the same on every machine.
+    and the handwritten digit as its cluster, since one digit appears in several images. An item
+    depends only on ``(split, seed, i, difficulty)``, so it is the same on every machine.
 
     Args:
         split: ``"train"`` or ``"val"``.

@@ -446,7 +446,7 @@ class TestVoc:
         (tmp_path / "a.xml").write_text(
             "<annotation>" + "<a>" * 100_000 + "</a>" * 100_000 + "</annotation>"
         )
-        assert read_voc(tmp_path / "a.xml") == ((), None, ())
+        assert read_voc(tmp_path / "a.xml") == ((), None, (), None)
 
     def test_refuses_where_it_is_opened(self, tmp_path):
         paint(tmp_path / "a.png")
@@ -653,7 +653,7 @@ class TestTable:
         header = "path,label,x0,y0,x1,y1,cluster"
         data = TableImages(table(tmp_path / "x.csv", *rows, header=header))
         assert [sample.cluster for sample in data] == ["video 1", None, "video 1"]
-        without = TableImages(table(tmp_path / "y.csv", *(row[:14] for row in rows)))
+        without = TableImages(table(tmp_path / "y.csv", *(row[:13] for row in rows)))
         assert [sample.cluster for sample in without] == [None] * 3
         assert data.fingerprint() != without.fingerprint()
 
