@@ -6,6 +6,9 @@ visits: F_ij is the expected number of visits to j of a walk that starts at i. I
 One reading always holds: a branching walk, in which each visit to i causes γÂ_ij visits to j on
 average. ``min_absorption`` and ``invalid_rows`` tell whether the result is also a chain.
 
+Graphs of different kinds differ in ρ: 1 for softmax, less for InfSA. ``gamma_rho`` in place of
+``gamma`` gives every graph the same γρ, that is γ = γρ / ρ, which may be 1 or more.
+
 ``direction="received"`` scores token j by column j, the attention it gets;
 ``direction="emitted"`` scores token i by row i, the attention it gives.
 
@@ -31,6 +34,7 @@ from .solvers import (
     solve,
     sum_rounding,
     survival_per_head,
+    weights_of_walk,
 )
 from .spectrum import CONSTANT_ON_SOFTMAX, Perron, perron
 
@@ -58,8 +62,10 @@ class Centrality:
     Attributes:
         scores: (B, H, N) float64, non-negative; higher is more important.
         error_bound: (B, H) proven upper bound on ‖scores − exact‖ / ‖scores‖, in the 2-norm for
-            InfSA graphs and the 1-norm for softmax graphs, PageRank and Doob's chain. It holds
-            for the Â that float64 forms.
+            InfSA graphs and the 1-norm for softmax graphs, PageRank and Doob's chain; with
+            ``gamma_rho``, for InfSA graphs, in the norm with weights of
+            :func:`~infsa_explain.graph.solvers.solve`. It holds for the Â that float64 forms, and
+            for γ as computed.
         iterations: products with the graph; 0 for a direct solve.
         converged: (B, H) bool, whether ``error_bound`` is within the tolerance.
         min_absorption: (B, H) the smallest R_i = 1 − γ Σ_j Â_ij; negative if the walk is not an
@@ -77,10 +83,13 @@ class Centrality:
 
 def visits(
     op: AttentionOperator,
-    gamma: float | Tensor,
+    gamma: float | Tensor | None = None,
     start: Start = "uniform",
     direction: Direction = "received",
     tol: float = 1e-6,
+    *,
+    gamma_rho: float | None = None,
+    count_start: bool = True,
 ) -> Centrality:
     """Expected visits: sᵀF, or F·1 − 1 for ``direction="emitted"``.
 
@@ -91,9 +100,12 @@ def visits(
         direction: ``"received"``, visits to each token; ``"emitted"``, visits made by a walk
             after it starts at each token (Katz); ``start`` is then not used.
         tol: bound on the relative error at which to stop.
+        gamma_rho: γρ of every graph, in (0, 1), in place of ``gamma``.
+        count_start: whether the start is a visit. Without it the scores are sᵀF − sᵀ, which do not
+            contain the constant s and so are sharper.
 
     Returns:
-        :class:`Centrality`.
+        :class:`Centrality`. All NaN for a graph without cycles if ``gamma_rho`` is given.
 
     Raises:
         ValueError: if γ is not in (0, 1), an option is unknown, or the emitted form of a softmax
@@ -107,20 +119,25 @@ def visits(
     choice("direction", direction, ("received", "emitted"))
     choice("start", start, ("uniform", "class"))
     if direction == "emitted":
-        return katz(op, gamma, tol=tol)
+        return katz(op, gamma, tol=tol, gamma_rho=gamma_rho)
+    walk = _Walk.of(op, gamma, gamma_rho)
     rhs = torch.zeros_like(op.double.ones())
     if start == "uniform":
         rhs += 1 / op.num_tokens
     else:
         rhs[..., 0] = 1
-    return _certified(op, gamma, rhs, transposed=True, tol=tol)
+    if not count_start:  # z = sᵀF − sᵀ solves z (I − γÂ) = sᵀγÂ without cancellation
+        rhs = walk.survival * op.double.apply_transposed(rhs)
+    return walk.solve(rhs, transposed=True, tol=tol)
 
 
 def katz(
     op: AttentionOperator,
-    gamma: float | Tensor,
+    gamma: float | Tensor | None = None,
     direction: Direction = "emitted",
     tol: float = 1e-6,
+    *,
+    gamma_rho: float | None = None,
 ) -> Centrality:
     """Katz centrality: F·1 − 1 (emitted, the paper's č) or 1ᵀF − 1 (received).
 
@@ -129,11 +146,10 @@ def katz(
     choice("direction", direction, ("received", "emitted"))
     if direction == "emitted" and op.kind == "softmax":
         raise ValueError(f"emitted Katz {CONSTANT_ON_SOFTMAX}")
-    survival = survival_per_head(op, gamma)
-    transposed = direction == "received"
+    walk, transposed = _Walk.of(op, gamma, gamma_rho), direction == "received"
     # z = F·1 − 1 solves (I − γÂ) z = γÂ·1 without cancellation.
-    rhs = survival * multiply(op.double, transposed)(op.double.ones())
-    return _certified(op, gamma, rhs, transposed=transposed, tol=tol)
+    rhs = walk.survival * multiply(op.double, transposed)(op.double.ones())
+    return walk.solve(rhs, transposed=transposed, tol=tol)
 
 
 def degree(op: AttentionOperator, direction: Direction = "received") -> Centrality:
@@ -197,7 +213,13 @@ def pagerank(
 
 
 def doob_visits(
-    op: AttentionOperator, gamma: float | Tensor, start: Start = "uniform", tol: float = 1e-6
+    op: AttentionOperator,
+    gamma: float | Tensor | None = None,
+    start: Start = "uniform",
+    tol: float = 1e-6,
+    *,
+    gamma_rho: float | None = None,
+    count_start: bool = True,
 ) -> Centrality:
     """Expected visits of Doob's walk, which follows the right Perron vector h.
 
@@ -239,7 +261,8 @@ def doob_visits(
             "the right Perron vector of a softmax graph is constant, so Doob's walk is the walk "
             "itself: use visits"
         )
-    survival = survival_per_head(op, gamma)
+    survival = survival_per_graph(op, gamma, gamma_rho)
+    survival = torch.where(survival.isfinite(), survival, 0.0)  # there is no chain, nor an h
     h, growth, relative = _harmonic(op, tol)
     support = h > 0
     inverse = torch.where(support, 1 / h, 0.0)
@@ -257,6 +280,8 @@ def doob_visits(
         factor=1 - absorption.amin(-1),
         rounding=sum_rounding(op.num_tokens),
     )
+    if not count_start:
+        rhs = survival * contraction.step(rhs)
     solution = fixed_point(contraction, rhs, tol=0.9 * tol)  # the rest is for h
     moved = torch.where(relative < 1, 2 * relative / (1 - relative), torch.inf)
     bound = solution.error_bound * (1 + moved) + moved
@@ -285,8 +310,10 @@ def _harmonic(op: AttentionOperator, tol: float = 1e-6) -> tuple[Tensor, Tensor,
 
 def series(
     ops: Sequence[AttentionOperator],
-    gammas: Sequence[float | Tensor],
+    gammas: Sequence[float | Tensor] | None = None,
     start: Start = "uniform",
+    *,
+    gamma_rho: float | None = None,
 ) -> Tensor:
     """sᵀS_L of the layer series S_L = Σ_t M⁽ᵗ⁾ … M⁽¹⁾, by Horner's rule: (B, N) float64.
 
@@ -298,6 +325,8 @@ def series(
         ops: one for each layer, first to last.
         gammas: one for each layer, a float or (H,).
         start: s, ``"uniform"`` or ``"class"``.
+        gamma_rho: γρ of every graph, in (0, 1), in place of ``gammas``. A graph without cycles has
+            no such γ, and counts as one without edges.
 
     Returns:
         (B, N) float64.
@@ -305,13 +334,15 @@ def series(
     Raises:
         ValueError: if γ is not in (0, 1), or the start is unknown.
     """
-    return certified_series(ops, gammas, start).scores
+    return certified_series(ops, gammas, start, gamma_rho=gamma_rho).scores
 
 
 def certified_series(
     ops: Sequence[AttentionOperator],
-    gammas: Sequence[float | Tensor],
+    gammas: Sequence[float | Tensor] | None = None,
     start: Start = "uniform",
+    *,
+    gamma_rho: float | None = None,
 ) -> Centrality:
     """:func:`series` with its error bound; arguments and errors are the same.
 
@@ -328,9 +359,12 @@ def certified_series(
     else:
         s[:, 0] = 1
     z, rounding = torch.zeros_like(s), 0.0
-    for op, gamma in zip(reversed(ops), reversed(gammas), strict=True):
+    of_layers = [None] * len(ops) if gammas is None else gammas
+    for op, gamma in zip(reversed(ops), reversed(of_layers), strict=True):
         x = (s + z)[:, None].expand(op.shape)
-        z = (survival_per_head(op, gamma) * op.double.apply_transposed(x)).mean(1)
+        survival = survival_per_graph(op, gamma, gamma_rho)
+        survival = torch.where(survival.isfinite(), survival, 0.0)
+        z = (survival * op.double.apply_transposed(x)).mean(1)
         rounding += 2 * product_rounding(sum(op.shape[1:]))
     underflow = (z.amax(-1) > 0) & (z.amax(-1) < FLOOR)
     bound = torch.full_like(z[:, 0], rounding).masked_fill(underflow, torch.inf)
@@ -338,17 +372,65 @@ def certified_series(
     return Centrality(z, bound, len(ops), bound.isfinite(), nan, nan)
 
 
-def _certified(
-    op: AttentionOperator, gamma: float | Tensor, rhs: Tensor, *, transposed: bool, tol: float
-) -> Centrality:
-    """(I − γÂ)⁻¹ rhs, or with Âᵀ, and whether the walk is an absorbing chain."""
-    solution = solve(op, gamma, rhs, transposed=transposed, tol=tol)
-    absorption = 1 - survival_per_head(op, gamma) * op.double.row_sums()
-    return Centrality(
-        solution.x,
-        solution.error_bound,
-        solution.iterations,
-        solution.converged,
-        absorption.amin(-1),
-        (absorption < 0).double().mean(-1),
-    )
+@dataclass(frozen=True)
+class _Walk:
+    """A walk on a graph that survives each step with γ.
+
+    Attributes:
+        op: the graphs.
+        survival: γ, (H, 1) or (B, H, 1); 0 where there is no γ.
+        weights: of the norm in which it contracts, (B, H, N); None where γ < 1 is enough.
+        undefined: (B, H) bool, graphs without cycles, which have no γ for a given γρ.
+    """
+
+    op: AttentionOperator
+    survival: Tensor
+    weights: Tensor | None
+    undefined: Tensor
+
+    @classmethod
+    def of(
+        cls, op: AttentionOperator, gamma: float | Tensor | None, gamma_rho: float | None
+    ) -> _Walk:
+        """The walk with γ, or with γ = γρ / ρ."""
+        survival = survival_per_graph(op, gamma, gamma_rho)
+        undefined = (~survival[..., 0].isfinite()).expand(op.shape[:2])
+        survival = torch.where(survival.isfinite(), survival, 0.0)
+        by_rho = gamma_rho is not None and op.kind == "infsa"
+        weights = weights_of_walk(op, survival[..., 0]) if by_rho else None
+        return cls(op, survival, weights, undefined)
+
+    def solve(self, rhs: Tensor, *, transposed: bool, tol: float) -> Centrality:
+        """(I − γÂ)⁻¹ rhs, or with Âᵀ, and whether the walk is an absorbing chain."""
+        gamma = self.survival[..., 0]
+        solution = solve(self.op, gamma, rhs, transposed=transposed, weights=self.weights, tol=tol)
+        absorption = 1 - self.survival * self.op.double.row_sums()
+        return Centrality(
+            solution.x.masked_fill(self.undefined[..., None], torch.nan),
+            solution.error_bound.masked_fill(self.undefined, torch.nan),
+            solution.iterations,
+            solution.converged & ~self.undefined,
+            absorption.amin(-1).masked_fill(self.undefined, torch.nan),
+            (absorption < 0).double().mean(-1).masked_fill(self.undefined, torch.nan),
+        )
+
+
+def survival_per_graph(
+    op: AttentionOperator, gamma: float | Tensor | None, gamma_rho: float | None
+) -> Tensor:
+    """γ as (H, 1), or γρ / ρ of every graph as (B, H, 1), in float64; infinite where ρ is 0.
+
+    Raises:
+        ValueError: unless one of the two is given and lies in (0, 1).
+    """
+    if gamma_rho is None:
+        if gamma is None:
+            raise ValueError("gamma must be given, or gamma_rho in its place, got neither")
+        return survival_per_head(op, gamma)
+    if gamma is not None:
+        raise ValueError(f"gamma must be left out beside gamma_rho, got {gamma}")
+    if not 0 < gamma_rho < 1:
+        raise ValueError(f"gamma_rho must lie in (0, 1), got {gamma_rho}")
+    if op.kind == "softmax":  # ρ = 1
+        return survival_per_head(op, gamma_rho)
+    return gamma_rho / perron(op, "right").value[..., None]

@@ -7,7 +7,11 @@ y − x are computed in float64, and y is the answer. It is non-negative, and ex
 i that no edge leads to. The bound includes a term for rounding, and so holds for the exact
 solution.
 
-Source: the contraction principle, Banach 1922; GMRES, Saad and Schultz 1986, restarted as
+A walk with γ ≥ 1 ends, too, if γρ < 1. It contracts in a norm with weights h > 0 of which
+γÂh < h: Σ h_i |x_i| with Âᵀ, and max |x_i| / h_i with Â. See :func:`weights_of_walk`.
+
+Source: the contraction principle, Banach 1922; weights by Collatz and Wielandt, as in Varga, Matrix
+Iterative Analysis, section 1.3; GMRES, Saad and Schultz 1986, restarted as
 iterative refinement.
 """
 
@@ -21,7 +25,7 @@ from torch import Tensor
 
 from .operator import AttentionOperator
 
-__all__ = ["Contraction", "Solution", "arnoldi", "fixed_point", "solve"]
+__all__ = ["Contraction", "Solution", "arnoldi", "fixed_point", "solve", "weights_of_walk"]
 
 #: A system is solved directly up to this many tokens, and bytes of float64 matrices. Beyond 128
 #: tokens the Krylov solver is faster, and LAPACK uses the blocked LU that PyTorch's batched solve
@@ -60,12 +64,13 @@ class Contraction:
 
     Attributes:
         step: x ↦ Mx for x (B, H, N) in float64.
-        survival: γ, (H, 1) float64.
+        survival: γ, (H, 1) or (B, H, 1) float64.
         norm: 1, 2 or ``torch.inf``: the norm of the contraction and of the error bound.
         factor: c with ‖γM‖ ≤ c, (B, H). The bound is infinite where c is 1 or more.
         rounding: relative error of ``step`` in float64.
         search: ``step`` in the precision of the Krylov search; None for ``step`` itself.
         matrix: M, (B, H, N, N) float64, for a direct solve; None for a Krylov search.
+        weights: (B, H, N) positive factors of the entries in the norm; None for no weights.
     """
 
     step: Step
@@ -75,6 +80,7 @@ class Contraction:
     rounding: float
     search: Step | None = None
     matrix: Tensor | None = None
+    weights: Tensor | None = None
 
     def apply(self, x: Tensor) -> Tensor:
         """γMx in the precision of the search."""
@@ -82,8 +88,14 @@ class Contraction:
 
     def length(self, x: Tensor) -> Tensor:
         """‖x‖, (B, H)."""
-        size: Tensor = torch.linalg.vector_norm(x, self.norm, dim=-1)
+        weighted = x if self.weights is None else self.weights * x
+        size: Tensor = torch.linalg.vector_norm(weighted, self.norm, dim=-1)
         return size
+
+    @property
+    def rate(self) -> Tensor:
+        """Factor by which a step of the Neumann series shrinks the residual at least, (B, H)."""
+        return self.survival[..., 0] if self.weights is None else self.factor
 
     def solve_directly(self, rhs: Tensor, matrix: Tensor) -> Tensor:
         """(I − γM)⁻¹ b by LU decomposition."""
@@ -98,6 +110,7 @@ def solve(
     rhs: Tensor,
     *,
     transposed: bool = False,
+    weights: Tensor | None = None,
     tol: float = 1e-6,
     max_iterations: int = MAX_ITERATIONS,
 ) -> Solution:
@@ -110,9 +123,11 @@ def solve(
 
     Args:
         op: token graphs over (B, H).
-        gamma: survival per step, a float or (H,), in (0, 1).
+        gamma: survival per step, a float or (H,), in (0, 1); with ``weights`` (B, H), above 0.
         rhs: b, (B, H, N) float64, non-negative.
         transposed: solve with Âᵀ.
+        weights: h, (B, H, N) float64, positive. Then the bound is on Σ h_i |x_i| with Âᵀ and on
+            max |x_i| / h_i with Â. It is infinite unless γÂh < h.
         tol: bound on the relative error at which to stop.
         max_iterations: products with the graph at most.
 
@@ -127,13 +142,17 @@ def solve(
     >>> solve(op, 0.5, op.double.ones()).x  # 1 / (1 − 0.5/√2)
     tensor([[[1.5469, 1.5469]]], dtype=torch.float64)
     """
-    survival = survival_per_head(op, gamma)
     op64 = op.double
-    if op.kind == "softmax":
-        norm = 1 if transposed else torch.inf
-        norm_of_graph = torch.ones_like(rhs[..., 0])
+    norm: float = 1 if transposed else torch.inf
+    if weights is not None:
+        survival = torch.as_tensor(gamma, dtype=torch.float64, device=op.q.device)[..., None]
+        factor = (survival * op64.apply(weights) / weights).amax(-1)
+        weights = weights if transposed else 1 / weights
     else:
-        norm, norm_of_graph = 2, op64.frobenius_norm()
+        survival = survival_per_head(op, gamma)
+        factor = survival[..., 0].expand(op.shape[:2])
+        if op.kind == "infsa":
+            norm, factor = 2, factor * op64.frobenius_norm()
     matrix = None
     if op.num_tokens <= DIRECT_TOKENS and rhs.numel() * op.num_tokens * 8 <= DIRECT_BYTES:
         matrix = op64.dense().mT if transposed else op64.dense()
@@ -141,12 +160,37 @@ def solve(
         multiply(op64, transposed),
         survival,
         norm,
-        factor=survival[..., 0] * norm_of_graph,
+        factor,
         rounding=sum_rounding(op.num_tokens + op.q.shape[-1]),
         search=multiply(search_graph(op), transposed),
         matrix=matrix,
+        weights=weights,
     )
     return fixed_point(contraction, rhs, tol=tol, max_iterations=max_iterations)
+
+
+def weights_of_walk(op: AttentionOperator, gamma: Tensor) -> Tensor:
+    """h with γÂh < h, for walks that end: about (I − γÂ)⁻¹·1, (B, H, N) float64, at least 1.
+
+    Then γÂh = h − 1 up to the residual of the search. :func:`solve` checks the inequality.
+
+    Args:
+        op: token graphs over (B, H).
+        gamma: (B, H) survival per step, with γρ < 1; it may be 1 or more.
+    """
+    ones = op.double.ones()
+    survival = gamma[..., None]
+    matrix = op.double.dense() if op.num_tokens <= DIRECT_TOKENS else None
+    contraction = Contraction(
+        multiply(op.double, False),
+        survival,
+        torch.inf,
+        factor=torch.full_like(gamma, 0.5),  # proves nothing, and ends the search
+        rounding=sum_rounding(op.num_tokens + op.q.shape[-1]),
+        search=multiply(search_graph(op), False),
+        matrix=matrix,
+    )
+    return fixed_point(contraction, ones, tol=1e-6).x.clamp_min(1)
 
 
 def fixed_point(
@@ -190,7 +234,7 @@ def fixed_point(
             slow = (current.size > 0.01 * previous.size) & ~current.is_final(tol)
             steps = min(2 * steps, most_steps) if bool(slow.any()) else steps
         else:  # GMRES shrinks the 2-norm, but M may contract in another norm
-            slow = current.size > contraction.survival[..., 0] ** steps * previous.size
+            slow = current.size > contraction.rate**steps * previous.size
             stalled = stalled | slow
     return Solution(current.y, current.bound, iterations, current.bound <= tol)
 
