@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from infsa_metrics import MeanInterval, bootstrap_mean, class_logits, output_tensor
+from infsa_metrics import MeanInterval, class_logits, output_tensor
 from infsa_metrics.outputs import eval_mode
 from torch import nn
 
@@ -15,17 +15,8 @@ from ..vits import require_classes
 from .batches import Batch, require_finite
 from .registry import Measure, register_measure
 from .rows import Row
-from .tables import (
-    Seeds,
-    Table,
-    by_model,
-    caution,
-    count_cell,
-    interval_cell,
-    per_image,
-    seeds,
-    unique,
-)
+from .tables import Table, by_model, count_cell, interval_cell, sampling_note
+from .values import Images, Seeds
 
 __all__ = ["Accuracy", "AccuracySummary", "accuracy_table", "summarise_accuracy"]
 
@@ -87,7 +78,7 @@ class Accuracy(Measure):
 
     @classmethod
     def tables(cls, summaries: Sequence[AccuracySummary]) -> list[Table]:
-        note = caution(s.top1 for s in summaries)
+        note = sampling_note(s.top1 for s in summaries)
         return [Table("accuracy; percent", ACCURACY_HEADINGS, accuracy_table(summaries), note)]
 
     @classmethod
@@ -119,11 +110,12 @@ class AccuracySummary:
 def summarise_accuracy(rows: Sequence[Row]) -> list[AccuracySummary]:
     """Summaries of every model, in the order in which they first appear."""
     summaries = []
-    for model, own in by_model(rows).items():
-        images = unique(own, "image")
-        top1, top5 = (bootstrap_mean(per_image(own, images, _within(k))) for k in (1, 5))
-        chance = 1 / own[0]["classes"]
-        summaries.append(AccuracySummary(model, top1, top5, chance, seeds(own, _within(1))))
+    for model, of_model in by_model(rows).items():
+        images = Images.of(of_model)
+        first, five = (images.values(of_model, _within(k)) for k in (1, 5))
+        top1, top5 = (values.interval(proportion=True) for values in (first, five))
+        chance = 1 / of_model[0]["classes"]
+        summaries.append(AccuracySummary(model, top1, top5, chance, first.seeds))
     return summaries
 
 

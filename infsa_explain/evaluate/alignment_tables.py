@@ -14,26 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from infsa_metrics import MeanInterval, bootstrap_mean
-from numpy.typing import NDArray
+from infsa_metrics import MeanInterval
 
 from ..drawing.charts import Forest, ForestRow, Heat, HeatCell
 from .findings import LEVEL, capital, p_text, tested
 from .rows import Row
 from .tables import (
-    Difference,
-    Seeds,
     Table,
     by_model,
-    caution,
     count_cell,
     difference_cell,
-    differences,
     interval_cell,
-    per_image,
-    seeds,
+    sampling_note,
     unique,
 )
+from .values import Difference, Images, Seeds, Values, differences
 
 __all__ = [
     "ALIGNMENT_HEADINGS",
@@ -122,26 +117,29 @@ def summarise_alignment(rows: Sequence[Row]) -> list[AlignmentSummary]:
         rows: of :class:`infsa_explain.evaluate.Alignment`.
     """
     groups = by_model(rows)
-    pairs = {
-        (model, vector): (_per_image(own, "cosine", "linear"), _per_image(own, "cosine", vector))
+    behind = {
+        model: differences(
+            {
+                vector: (_values(own, "cosine", "linear"), _values(own, "cosine", vector))
+                for vector in own[0]["cosine"]
+                if vector != "linear"
+            }
+        )
         for model, own in groups.items()
-        for vector in own[0]["cosine"]
-        if vector != "linear"
     }
-    behind = differences(pairs)
     return [
         AlignmentSummary(
             model,
             vector,
-            bootstrap_mean(_per_image(own, "cosine", vector)),
-            bootstrap_mean(_per_image(own, "cosine", vector, alive=True)),
-            bootstrap_mean(_per_image(own, "centred", vector)),
-            bootstrap_mean(_per_image(own, "spearman", vector)),
-            behind.get((model, vector)),
+            _values(own, "cosine", vector).interval(),
+            _values(own, "cosine", vector, alive=True).interval(),
+            _values(own, "centred", vector).interval(),
+            _values(own, "spearman", vector).interval(),
+            behind[model].get(vector),
             len(own),
             sum(row["cosine"][vector] is None and not _left_out(row, vector) for row in own),
             sum(_left_out(row, vector) for row in own),
-            seeds(own, _agreement("cosine", vector)),
+            _values(own, "cosine", vector).seeds,
         )
         for model, own in groups.items()
         for vector in own[0]["cosine"]
@@ -157,9 +155,9 @@ def summarise_layers(rows: Sequence[Row]) -> list[LayerSummary]:
         LayerSummary(
             model,
             layer,
-            bootstrap_mean(_per_image(own, "cosine", "linear")),
-            bootstrap_mean(_per_image(own, "centred", "linear")),
-            bootstrap_mean(_per_image(own, "spearman", "linear")),
+            _values(own, "cosine", "linear").interval(),
+            _values(own, "centred", "linear").interval(),
+            _values(own, "spearman", "linear").interval(),
             _mean(own, "value"),
             _mean(own, "gap"),
             max((row.get("error_bound") or 0 for row in own if row["converged"]), default=np.nan),
@@ -173,14 +171,12 @@ def summarise_layers(rows: Sequence[Row]) -> list[LayerSummary]:
     ]
 
 
-def _per_image(
-    rows: Sequence[Row], measure: str, vector: str, alive: bool = False
-) -> NDArray[np.float64]:
-    """(n,) mean over layers and heads of each image; dead ones count as 0, or not at all."""
+def _values(rows: Sequence[Row], measure: str, vector: str, alive: bool = False) -> Values:
+    """Mean over layers and heads of each image; dead ones count as 0, or not at all."""
     counted = [row for row in rows if not _left_out(row, vector)]
     if alive:
         counted = [row for row in counted if row[measure][vector] is not None]
-    return per_image(counted, unique(rows, "image"), _agreement(measure, vector))
+    return Images.of(rows).values(counted, _agreement(measure, vector))
 
 
 def _agreement(measure: str, vector: str) -> Callable[[Row], float | None]:
@@ -281,7 +277,7 @@ def alignment_tables(
 ) -> list[Table]:
     """The table of vectors, and that of layers."""
     published = f"published: cosine {PUBLISHED_COSINE} (arXiv 2603.00175), without a control"
-    note = "\n".join(filter(None, (caution(s.cosine for s in vectors), COUNTED, published)))
+    note = "\n".join(filter(None, (sampling_note(s.cosine for s in vectors), COUNTED, published)))
     title = "agreement with the Perron vector"
     return [
         Table(title, ALIGNMENT_HEADINGS, alignment_table(vectors), note),

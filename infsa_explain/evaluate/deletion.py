@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import itemgetter
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from infsa_metrics import FILLS, MeanInterval, bootstrap_mean, deletion_curve, filled_once
+from infsa_metrics import FILLS, MeanInterval, deletion_curve, filled_once
 from infsa_metrics.deletion import PredictMasked
 from infsa_metrics.outputs import Output
 from numpy.typing import NDArray
@@ -32,20 +32,16 @@ from .registry import Chart, Measure, register_measure
 from .rows import Row, number
 from .tables import (
     CONTROLS,
-    Difference,
-    Seeds,
+    FAMILY,
     Table,
     by_model,
-    caution,
     count_cell,
     difference_cell,
-    differences_to_controls,
     interval_cell,
-    per_image,
-    pointwise_band,
-    seeds,
+    sampling_note,
     unique,
 )
+from .values import Difference, Images, Seeds, Values, differences_to_controls
 
 __all__ = ["Morf"]
 
@@ -172,7 +168,7 @@ class Morf(MapOptions, Measure):
     @classmethod
     def tables(cls, summaries: Sequence[MorfSummary]) -> list[Table]:
         title = f"deletion, fill {summaries[0].fill}, {summaries[0].steps} steps; percent"
-        notes = [caution(s.aoc for s in summaries)]
+        notes = [sampling_note(s.aoc for s in summaries), FAMILY]
         if any(s.aoc.excluded for s in summaries):
             notes.append(
                 "excluded: images whose clean probability is not above --floor have no AOC"
@@ -279,48 +275,51 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
     Args:
         rows: of :class:`infsa_explain.evaluate.Morf`.
     """
-    groups = by_model(rows)
+    groups = {model: _by_order(of_model) for model, of_model in by_model(rows).items()}
     over = differences_to_controls(
         {
-            model: {
-                method: _values(own, method, "morf", "aoc", unique(own, "image"))
-                for method in unique(own, "method")
-            }
-            for model, own in groups.items()
+            model: {method: numbers["aoc"] for method, numbers in methods.items()}
+            for model, methods in groups.items()
         }
     )
-    summaries = []
-    for model, own in groups.items():
-        images = unique(own, "image")
-        for method in unique(own, "method"):
-            auc = _values(own, method, "morf", "auc", images)
-            lerf = _values(own, method, "lerf", "auc", images)
-            summaries.append(
-                MorfSummary(
-                    model,
-                    method,
-                    own[0]["fill"],
-                    len(own[0]["fractions"]) - 1,
-                    bootstrap_mean(_values(own, method, "morf", "aoc", images)),
-                    bootstrap_mean(auc),
-                    bootstrap_mean(lerf),
-                    bootstrap_mean(lerf - auc),
-                    over.get((model, method), {}),
-                    float(np.mean(_values(own, method, "morf", "tied", images))),
-                    seeds(_rows(own, method, "morf"), itemgetter("aoc")),
-                )
-            )
-    return summaries
+    return [
+        MorfSummary(
+            model,
+            method,
+            rows[0]["fill"],
+            len(rows[0]["fractions"]) - 1,
+            numbers["aoc"].interval(),
+            numbers["auc"].interval(),
+            numbers["lerf_auc"].interval(),
+            (numbers["lerf_auc"] - numbers["auc"]).interval(),
+            over.get((model, method), {}),
+            float(np.mean(numbers["tied"].of_images)),
+            numbers["aoc"].seeds,
+        )
+        for model, methods in groups.items()
+        for method, numbers in methods.items()
+    ]
 
 
-def _values(
-    rows: Sequence[Row], method: str, order: str, field: str, images: Sequence[str]
-) -> NDArray[np.float64]:
-    """One field per image, in the order of ``images``; NaN where there is none."""
-    return per_image(_rows(rows, method, order), images, itemgetter(field))
+def _by_order(rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
+    """method → area → values image by image, of one model."""
+    images = Images.of(rows)
+    fields = {
+        "aoc": ("morf", "aoc"),
+        "auc": ("morf", "auc"),
+        "lerf_auc": ("lerf", "auc"),
+        "tied": ("morf", "tied"),
+    }
+    return {
+        method: {
+            name: images.values(_rows(rows, method, order), itemgetter(field))
+            for name, (order, field) in fields.items()
+        }
+        for method in unique(rows, "method")
+    }
 
 
-def _rows(rows: Sequence[Row], method: str, order: str) -> list[Row]:
+def _rows(rows: Iterable[Row], method: str, order: str) -> list[Row]:
     return [row for row in rows if row["method"] == method and row["order"] == order]
 
 
@@ -434,7 +433,7 @@ POINTS = 100
 def deletion_charts(rows: Sequence[Row]) -> list[LineChart]:
     """Mean curves of every model, most relevant first and least relevant first.
 
-    Around each mean is the pointwise 95% percentile bootstrap interval over images.
+    Around each mean is its pointwise 95% interval.
     """
     return [_deletion_chart(model, own) for model, own in by_model(rows).items()]
 
@@ -443,13 +442,13 @@ def _deletion_chart(model: str, rows: Sequence[Row]) -> LineChart:
     fractions = np.array(rows[0]["fractions"])
     shown = np.unique(np.linspace(0, len(fractions) - 1, POINTS).round().astype(int))
     lines = []
+    images = Images.of(rows)
     for method, order in product(unique(rows, "method"), ("morf", "lerf")):
-        images: dict[str, list[list[float]]] = {}
-        for row in rows:
-            if (row["method"], row["order"]) == (method, order):
-                images.setdefault(row["image"], []).append(row["probabilities"])
-        curves = np.array([np.mean(own, axis=0) for own in images.values()])[:, shown]
-        lines.append(Line(method, order, curves.mean(0), *pointwise_band(curves)))
+        band = images.mean_curve(
+            _rows(rows, method, order),
+            lambda row: [row["probabilities"][point] for point in shown],
+        )
+        lines.append(Line(method, order, *band))
     return LineChart(
         title=model,
         lines=lines,

@@ -1,7 +1,7 @@
 """Sentences that a verdict is made of; none claims more than its test supports.
 
-A map *beats* a control where the paired test over images has p ≤ 0.05 after the correction of its
-table, and its mean is the better one. The maps of a model untrained are controls, like ``random``
+A map *beats* a control if the paired test over images has p ≤ 0.05, adjusted for all maps of its
+model, and its mean is the better one. The maps of a model untrained are controls, like ``random``
 and ``centre``: they are reported, and never called the best.
 """
 
@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from infsa_metrics import MeanInterval
 
-from .tables import CONTROLS, UNTRAINED, Difference, interval_cell, is_control
+from .tables import CONTROLS, UNTRAINED, interval_cell, is_control
+from .values import Difference
 
 __all__ = ["LEVEL", "Score", "capital", "count_text", "maps_text", "names_text", "p_text", "tested"]
 
-#: Largest corrected p-value at which a difference is called one.
+#: Largest adjusted p-value at which a difference is called one.
 LEVEL = 0.05
 #: So many names are listed; more are counted.
 LISTED = 5

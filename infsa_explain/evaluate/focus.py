@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from infsa_metrics import (
     MeanInterval,
-    bootstrap_mean,
     effective_patches,
     entropy,
     gini,
     token_similarity,
 )
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..vits import unwrapped
@@ -29,16 +26,14 @@ from .diagnostics import excluded_share, of_methods
 from .registry import Measure, register_measure
 from .rows import Row, number
 from .tables import (
-    Difference,
     Table,
+    by_method,
     by_model,
-    caution,
     difference_cell,
-    differences,
     interval_cell,
-    per_image,
-    unique,
+    sampling_note,
 )
+from .values import Difference, Images, differences
 
 __all__ = ["Focus", "FocusSummary", "SimilaritySummary", "summarise_focus", "summarise_similarity"]
 
@@ -150,39 +145,40 @@ class SimilaritySummary:
 
 def summarise_focus(rows: Sequence[Row]) -> list[FocusSummary]:
     """Summaries of every (model, method), in the order in which they first appear."""
-    values: dict[tuple[str, str], dict[str, NDArray[np.float64]]] = {}
-    for model, own in by_model(row for row in rows if "method" in row).items():
-        images = unique(own, "image")
-        for method in unique(own, "method"):
-            of_method = [row for row in own if row["method"] == method]
-            values[model, method] = {
-                m: per_image(of_method, images, itemgetter(m)) for m in MEASURES
-            }
-    over = differences(
-        {
-            (model, method): (own["gini"], values[model, CONTROL]["gini"])
-            for (model, method), own in values.items()
-            if method != CONTROL and (model, CONTROL) in values
+    summaries = []
+    for model, (images, methods) in by_method(row for row in rows if "method" in row).items():
+        values = {
+            method: {name: images.values(of_method, itemgetter(name)) for name in MEASURES}
+            for method, of_method in methods.items()
         }
-    )
-    return [
-        FocusSummary(*key, {m: bootstrap_mean(value) for m, value in own.items()}, over.get(key))
-        for key, own in values.items()
-    ]
+        over = differences(
+            {
+                method: (of_method["gini"], values[CONTROL]["gini"])
+                for method, of_method in values.items()
+                if method != CONTROL and CONTROL in values
+            }
+        )
+        for method, of_method in values.items():
+            intervals = {name: numbers.interval() for name, numbers in of_method.items()}
+            summaries.append(FocusSummary(model, method, intervals, over.get(method)))
+    return summaries
 
 
 def summarise_similarity(rows: Sequence[Row]) -> list[SimilaritySummary]:
     """Summaries of every (model, layer)."""
 
-    def mean(own: Sequence[Row], name: str, layer: int) -> MeanInterval:
-        return bootstrap_mean(per_image(own, unique(own, "image"), lambda row: row[name][layer]))
+    def mean(of_model: Sequence[Row], name: str, layer: int) -> MeanInterval:
+        return Images.of(of_model).values(of_model, lambda row: row[name][layer]).interval()
 
     return [
         SimilaritySummary(
-            model, layer, mean(own, "similarity", layer), mean(own, "untrained_similarity", layer)
+            model,
+            layer,
+            mean(of_model, "similarity", layer),
+            mean(of_model, "untrained_similarity", layer),
         )
-        for model, own in by_model(row for row in rows if "similarity" in row).items()
-        for layer in range(len(own[0]["similarity"]))
+        for model, of_model in by_model(row for row in rows if "similarity" in row).items()
+        for layer in range(len(of_model[0]["similarity"]))
     ]
 
 
@@ -222,7 +218,7 @@ def _focus_tables(summaries: dict[str, Any]) -> list[Table]:
         )
         for s in tokens
     ]
-    note = caution(s.measures["gini"] for s in maps)
+    note = sampling_note(s.measures["gini"] for s in maps)
     return [
         Table("how sharp maps are, right or wrong; percent", HEADINGS, cells, note),
         Table("how alike tokens are, by depth", SIMILARITY_HEADINGS, by_depth),

@@ -12,7 +12,6 @@ import torch
 from infsa_metrics import (
     MeanInterval,
     average_precision,
-    bootstrap_mean,
     box_mask,
     effective_patches,
     iou_at_best,
@@ -24,7 +23,6 @@ from infsa_metrics import (
     rank_accuracy,
     roc_auc,
 )
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data.samples import ImageData
@@ -38,20 +36,17 @@ from .registry import Chart, Measure, register_measure
 from .rows import Row, number
 from .tables import (
     CONTROLS,
-    Difference,
-    Seeds,
+    FAMILY,
     Table,
+    by_method,
     by_model,
-    caution,
     count_cell,
     difference_cell,
-    differences_to_controls,
     interval_cell,
-    per_image,
-    pointwise_band,
-    seeds,
+    sampling_note,
     unique,
 )
+from .values import Difference, Images, Seeds, differences_to_controls
 
 __all__ = ["BOX_HEADINGS", "RECALLS", "BoxSummary", "Boxes", "box_table", "summarise_boxes"]
 
@@ -138,7 +133,7 @@ class Boxes(MapOptions, Measure):
 
     @classmethod
     def tables(cls, summaries: Sequence[BoxSummary]) -> list[Table]:
-        note = caution(s.measures["ap"] for s in summaries)
+        note = f"{sampling_note(s.measures['ap'] for s in summaries)} {FAMILY}"
         return [Table("boxes; percent", BOX_HEADINGS, box_table(summaries), note)]
 
     @classmethod
@@ -214,9 +209,18 @@ def _measures(scores: Tensor, maps: Tensor, masks: Tensor, options: Boxes) -> di
 
 #: Measures of every map, as :class:`infsa_explain.evaluate.Boxes` names them.
 MEASURES = (
-    "ap", "roc_auc", "pointing", "mass", "rank", "iou_mean", "iou_best",
-    "effective_patches", "prevalence",
-)  # fmt: skip
+    "ap",
+    "roc_auc",
+    "pointing",
+    "mass",
+    "rank",
+    "iou_mean",
+    "iou_best",
+    "effective_patches",
+    "prevalence",
+)
+#: Those that are the share of images with a hit.
+SHARES = ("pointing",)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -245,28 +249,31 @@ def summarise_boxes(rows: Sequence[Row]) -> list[BoxSummary]:
     Args:
         rows: of :class:`infsa_explain.evaluate.Boxes`.
     """
-    groups = by_model(rows)
+    groups = {
+        model: {
+            method: {name: images.values(of_method, itemgetter(name)) for name in MEASURES}
+            for method, of_method in methods.items()
+        }
+        for model, (images, methods) in by_method(rows).items()
+    }
     over = differences_to_controls(
         {
-            model: {method: _values(own, method, "ap") for method in unique(own, "method")}
-            for model, own in groups.items()
+            model: {method: values["ap"] for method, values in methods.items()}
+            for model, methods in groups.items()
         }
     )
-    summaries = []
-    for model, own in groups.items():
-        for method in unique(own, "method"):
-            skipped = int(np.isnan(_values(own, method, "prevalence")).sum())
-            measures = {m: bootstrap_mean(_values(own, method, m)) for m in MEASURES}
-            spread = seeds((r for r in own if r["method"] == method), itemgetter("ap"))
-            differences = over.get((model, method), {})
-            summaries.append(BoxSummary(model, method, measures, differences, skipped, spread))
-    return summaries
-
-
-def _values(rows: Sequence[Row], method: str, measure: str) -> NDArray[np.float64]:
-    """One measure per image, in the order in which images first appear; NaN where there is none."""
-    own = (row for row in rows if row["method"] == method)
-    return per_image(own, unique(rows, "image"), itemgetter(measure))
+    return [
+        BoxSummary(
+            model,
+            method,
+            {name: numbers.interval(proportion=name in SHARES) for name, numbers in values.items()},
+            over.get((model, method), {}),
+            int(np.isnan(values["prevalence"].of_images).sum()),
+            values["ap"].seeds,
+        )
+        for model, methods in groups.items()
+        for method, values in methods.items()
+    ]
 
 
 BOX_HEADINGS = (
@@ -317,14 +324,17 @@ def precision_recall_charts(rows: Sequence[Row]) -> list[LineChart]:
 
 
 def _precision_recall_chart(model: str, rows: Sequence[Row]) -> LineChart:
-    lines = []
-    for method in unique(rows, "method"):
-        images: dict[str, list[list[float]]] = {}
-        for row in rows:
-            if row["method"] == method:
-                images.setdefault(row["image"], []).append(row["precision"])
-        curves = np.array([np.mean(own, axis=0) for own in images.values()])
-        lines.append(Line(method, "", curves.mean(0), *pointwise_band(curves)))
+    images = Images.of(rows)
+    lines = [
+        Line(
+            method,
+            "",
+            *images.mean_curve(
+                (row for row in rows if row["method"] == method), itemgetter("precision")
+            ),
+        )
+        for method in unique(rows, "method")
+    ]
     return LineChart(
         title=model,
         lines=lines,

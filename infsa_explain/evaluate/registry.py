@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from infsa_metrics import MeanInterval, bootstrap_mean
+from infsa_metrics import MeanInterval
 from torch import nn
 
 from ..catalogue import MEASURES as BUILT_IN
@@ -25,18 +25,15 @@ from .findings import Score, maps_text
 from .rows import Row
 from .tables import (
     CONTROLS,
-    Difference,
-    Seeds,
+    FAMILY,
     Table,
     by_method,
-    caution,
     count_cell,
     difference_cell,
-    differences_to_controls,
     interval_cell,
-    per_image,
-    seeds,
+    sampling_note,
 )
+from .values import Difference, Seeds, differences_to_controls
 
 if TYPE_CHECKING:
     from .batches import Batch
@@ -126,7 +123,7 @@ class Measure:
         groups = by_method(rows)
         values = {
             model: {
-                method: per_image(of_method, images, cls.value_of)
+                method: images.values(of_method, cls.value_of)
                 for method, of_method in methods.items()
             }
             for model, (images, methods) in groups.items()
@@ -136,12 +133,12 @@ class Measure:
             FieldSummary(
                 model,
                 method,
-                bootstrap_mean(values[model][method]),
+                numbers.interval(),
                 over.get((model, method), {}),
-                seeds(of_method, cls.value_of),
+                numbers.seeds,
             )
-            for model, (_, methods) in groups.items()
-            for method, of_method in methods.items()
+            for model, of_model in values.items()
+            for method, numbers in of_model.items()
         ]
 
     @classmethod
@@ -170,7 +167,7 @@ class Measure:
             for s in summaries
         ]
         percent = "; percent" if cls.scale == 100 else ""
-        note = caution(s.value for s in summaries)
+        note = f"{sampling_note(s.value for s in summaries)} {FAMILY}"
         return [Table(f"{cls.title.lower()}{percent}", headings, cells, note)]
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from infsa_metrics import MeanInterval, agreement, bootstrap_mean, rank_correlation, ssim
+from infsa_metrics import MeanInterval, agreement, rank_correlation, ssim
 from infsa_metrics.sanity import image_range, noisy_copies
 from torch import Tensor, nn
 
@@ -24,7 +24,8 @@ from .diagnostics import excluded_share, grouped, of_methods
 from .findings import LISTED
 from .registry import Chart, Measure, register_measure
 from .rows import Row, number
-from .tables import Table, by_model, caution, interval_cell, is_control, per_image, unique
+from .tables import Table, by_model, interval_cell, is_control, sampling_note, unique
+from .values import Images
 
 __all__ = ["Sanity", "SanitySummary", "plot_sanity", "summarise_sanity"]
 
@@ -194,8 +195,10 @@ def summarise_sanity(rows: Sequence[Row]) -> list[SanitySummary]:
 
 
 def _summary(model: str, method: str, rows: Sequence[Row]) -> SanitySummary:
+    images = Images.of(rows)
+
     def mean(field: Callable[[Row], float | None]) -> MeanInterval:
-        return bootstrap_mean(per_image(rows, unique(rows, "image"), field))
+        return images.values(rows, field).interval()
 
     def by_stage(name: str) -> tuple[MeanInterval, ...]:
         stages = range(len(rows[0][name]))
@@ -242,7 +245,7 @@ def _sanity_tables(summaries: Sequence[SanitySummary]) -> list[Table]:
         )
         for s in summaries
     ]
-    note = caution(s.stability for s in summaries)
+    note = sampling_note(s.stability for s in summaries)
     tables = [Table("randomisation and noise, Spearman's ρ to the own map", HEADINGS, cells, note)]
     for model in dict.fromkeys(s.model for s in summaries):
         own = [s for s in summaries if s.model == model]

@@ -19,7 +19,8 @@ from ..evaluate.deletion import MORF_HEADINGS, mean_curves, morf_table, plot_cur
 from ..evaluate.focus import summarise_focus, summarise_similarity
 from ..evaluate.localization import BOX_HEADINGS, box_table, summarise_boxes
 from ..evaluate.sanity import plot_sanity, summarise_sanity
-from ..evaluate.tables import Difference, Seeds, Table, caution, markdown
+from ..evaluate.tables import Table, markdown
+from ..evaluate.values import Difference, Seeds
 from .writing import Report, write_report
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
     "accuracy_table",
     "alignment_table",
     "box_table",
-    "caution",
     "layers_table",
     "markdown",
     "mean_curves",

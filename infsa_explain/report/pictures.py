@@ -25,7 +25,8 @@ from ..evaluate import fingerprint, labelled
 from ..evaluate.batches import Batch, MapOptions, Subject
 from ..evaluate.registry import Measure
 from ..evaluate.rows import Row
-from ..evaluate.tables import by_model, per_image, unique
+from ..evaluate.tables import by_model, unique
+from ..evaluate.values import Images
 from ..vits import class_names
 from ..vits.preprocessing import frame_boxes, visible_region
 from .writing import Report
@@ -160,15 +161,15 @@ def draw_gallery(
 
 def _picks(rows: Sequence[Row], measure: type[Measure]) -> dict[str, tuple[str, float]]:
     """Image → rank and value: the best, the median (the lower of two) and the worst."""
-    images = unique(rows, "image")
-    values = per_image(rows, images, measure.value_of)
+    images = Images.of(rows)
+    values = images.values(rows, measure.value_of).of_images
     falling = -values if measure.higher_is_better else values
     order = [i for i in np.argsort(falling, kind="stable") if not np.isnan(values[i])]
     places = {"best": 0, "worst": len(order) - 1, "median": len(order) // 2} if order else {}
     chosen = {order[place]: rank for rank, place in reversed(places.items())}
     ranks = ("best", "median", "worst")
     return {
-        images[i]: (rank, float(values[i]))
+        images.names[i]: (rank, float(values[i]))
         for i, rank in sorted(chosen.items(), key=lambda pick: ranks.index(pick[1]))
     }
 

@@ -10,7 +10,7 @@ from infsa_metrics import MeanInterval
 
 from ..evaluate.findings import BLOB, Score, capital, count_text, names_text
 from ..evaluate.registry import measure_class
-from ..evaluate.tables import CONTROLS, MINIMUM_IMAGES, UNTRAINED, is_control
+from ..evaluate.tables import CONTROLS, MINIMUM_UNITS, UNTRAINED, is_control
 from .writing import Report
 
 __all__ = ["Finding", "Verdict", "judge"]
@@ -102,11 +102,11 @@ def _untrained_too(scores: Sequence[Score]) -> str:
 
 def _cautions(report: Report, scores: dict[str, list[Score]]) -> Iterator[str]:
     """What limits the findings."""
-    few = min(_numbers_of_images(report.summaries), default=MINIMUM_IMAGES)
-    if few < MINIMUM_IMAGES:
+    few = min(_numbers_of_units(report.summaries), default=MINIMUM_UNITS)
+    if few < MINIMUM_UNITS:
         yield (
-            f"Few images: some means are over {few}. Below {MINIMUM_IMAGES}, bootstrap intervals "
-            "are too narrow and tests say little."
+            f"Few images: some means are over {few}. Below {MINIMUM_UNITS}, intervals are "
+            "approximate and tests say little."
         )
     rows = (row for rows in report.rows.values() for row in rows)
     models = [model for model, _ in dict.fromkeys((r["model"], r["checkpoint"]) for r in rows)]
@@ -123,15 +123,15 @@ def _cautions(report: Report, scores: dict[str, list[Score]]) -> Iterator[str]:
         yield from measure.cautions(report.rows[name])
 
 
-def _numbers_of_images(value: Any) -> Iterator[int]:
-    """n of every mean in the summaries."""
+def _numbers_of_units(value: Any) -> Iterator[int]:
+    """Independent images or clusters of every mean in the summaries."""
     if isinstance(value, MeanInterval):
-        yield value.n
+        yield value.units
     elif isinstance(value, dict):
         for entry in value.values():
-            yield from _numbers_of_images(entry)
+            yield from _numbers_of_units(entry)
     elif isinstance(value, (list, tuple)):
         for entry in value:
-            yield from _numbers_of_images(entry)
+            yield from _numbers_of_units(entry)
     elif hasattr(value, "__dataclass_fields__"):
-        yield from _numbers_of_images(list(vars(value).values()))
+        yield from _numbers_of_units(list(vars(value).values()))

@@ -417,7 +417,8 @@ def _write_result(
     model.load_state_dict(read_checkpoint(path)[0])
     if recipe.data == PhotoDigits.name:
         data = PhotoDigits("val", max(len(data), CARD_HELD_OUT))
-    accuracy = bootstrap_mean(correct(model, data))
+    clusters = [data[i].cluster for i in range(len(data))]
+    accuracy = bootstrap_mean(correct(model, data), clusters=clusters, proportion=True)
     facts = {
         "model": name,
         "attention": attention_classes(model),

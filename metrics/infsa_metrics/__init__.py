@@ -19,7 +19,14 @@ from infsa_metrics.localization import (
 )
 from infsa_metrics.outputs import class_logits, class_probabilities, output_tensor
 from infsa_metrics.sanity import agreement, rank_correlation, ssim, stability
-from infsa_metrics.statistics import MeanInterval, PairedTest, bootstrap_mean, holm, paired_test
+from infsa_metrics.statistics import (
+    MeanInterval,
+    PairedTest,
+    bootstrap_mean,
+    holm,
+    paired_test,
+    paired_tests,
+)
 
 __all__ = [
     "FILLS",
@@ -46,6 +53,7 @@ __all__ = [
     "mass_accuracy",
     "output_tensor",
     "paired_test",
+    "paired_tests",
     "filled_once",
     "pixel_fill",
     "pointing_game",

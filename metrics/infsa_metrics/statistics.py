@@ -122,7 +122,7 @@ def bootstrap_mean(
             or for one image, if independent of all others.
         proportion: whether values are 0 or 1, of which the mean is a share.
         confidence: coverage of the interval, in (0, 1).
-        resamples: number of bootstrap resamples, at least 1.
+        resamples: number of bootstrap resamples; 0 for Student's t in place of the bootstrap.
         seed: of the resampling; the same seed gives the same interval.
 
     Returns:
@@ -152,7 +152,7 @@ def bootstrap_mean(
     if proportion and sample.trainings == 1:
         low, high = _wilson(sample, confidence)
     else:
-        if sample.is_resampled:
+        if resamples and sample.is_resampled:
             quantile = _Maximum([sample], resamples, seed).quantile(1 - confidence)
             half = quantile * sample.error
         else:
@@ -174,7 +174,7 @@ def paired_test(
         b: the same shape, of the same images in the same order; a pair with a NaN is excluded.
         clusters: as in :func:`bootstrap_mean`.
         seed: of the resampling.
-        resamples: number of bootstrap resamples, at least 1.
+        resamples: number of bootstrap resamples; 0 for Student's t in place of the bootstrap.
 
     Returns:
         The mean difference, its 95% interval, and the two-sided p-value, which is at most 0.05
@@ -209,7 +209,7 @@ def paired_tests(
         pairs: name → (a, b), all of the same images in the same order; see :func:`paired_test`.
         clusters: as in :func:`bootstrap_mean`.
         seed: of the resampling, which all tests share.
-        resamples: number of bootstrap resamples, at least 1.
+        resamples: number of bootstrap resamples; 0 for Student's t in place of the bootstrap.
 
     Returns:
         name → :class:`PairedTest`.
@@ -228,7 +228,7 @@ def paired_tests(
     if len({sample.values.shape[1] for sample in samples.values()}) > 1:
         raise ValueError("pairs must all be of the same images, got different numbers of them")
     resampled = [sample for sample in samples.values() if sample.is_resampled]
-    maximum = _Maximum(resampled, resamples, seed) if resampled else None
+    maximum = _Maximum(resampled, resamples, seed) if resamples and resampled else None
     size = sum(sample.units > 1 for sample in samples.values())
     return {key: _tested(sample, maximum, size) for key, sample in samples.items()}
 
@@ -497,8 +497,8 @@ def _differences(a: Values, b: Values, clusters: Clusters) -> _Sample:
 def _check_options(confidence: float, resamples: int) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be a number in (0, 1), got {confidence}")
-    if not isinstance(resamples, Integral) or resamples < 1:
-        raise ValueError(f"resamples must be a whole number, at least 1, got {resamples}")
+    if not isinstance(resamples, Integral) or resamples < 0:
+        raise ValueError(f"resamples must be a whole number, at least 0, got {resamples}")
 
 
 def _matrix(argument: str, values: Values) -> Array:

@@ -29,7 +29,8 @@ def test_top_1_and_top_5_are_scikit_learns(tmp_path):
     for k, found in ((1, summary.top1), (5, summary.top5)):
         expected = top_k_accuracy_score(labels, logits, k=k, labels=range(10))
         assert found.mean == pytest.approx(expected, abs=1e-12)
-    assert summary.top1 == bootstrap_mean([float(r["predicted"] == r["label"]) for r in rows])
+    hits, clusters = [r["predicted"] == r["label"] for r in rows], [s.cluster for s in samples]
+    assert summary.top1 == bootstrap_mean(hits, clusters=clusters, proportion=True)
     assert summary.chance == 0.1
     assert accuracy_table([summary])[0][-1] == "40"
     write_report(tmp_path, rows)

@@ -435,7 +435,10 @@ def test_holm_passes_nan_through():
             lambda: bootstrap_mean([1.0, 2.0], confidence=1),
             r"confidence must .* \(0, 1\), got 1",
         ),
-        (lambda: bootstrap_mean([1.0, 2.0], resamples=0), "resamples must be .* at least 1, got 0"),
+        (
+            lambda: bootstrap_mean([1.0, 2.0], resamples=-1),
+            "resamples must be .* at least 0, got -1",
+        ),
         (lambda: paired_test(1.0, [1.0]), r"^a must be of shape .*, got \(\)$"),
         (
             lambda: bootstrap_mean([1.0], clusters=[1, 2]),
@@ -443,7 +446,7 @@ def test_holm_passes_nan_through():
         ),
         (lambda: holm([[0.5], [0.5]]), r"^p_values must be of shape \(n,\), got \(2, 1\)$"),
         (lambda: paired_test([1.0, 2.0], [1.0]), r"b must be of the shape of a, \(1, 2\)"),
-        (lambda: paired_test([1.0, 2.0], [1.0, 2.0], resamples=0), "resamples must be .* got 0"),
+        (lambda: paired_test([1.0, 2.0], [1.0, 2.0], resamples=-1), "resamples must be .* got -1"),
         (lambda: holm([0.5, 1.5]), r"p_values must be values in \[0, 1\], got \[0.5, 1.5\]"),
         (lambda: holm([-0.1]), "p_values must be values in"),
     ],
