@@ -13,7 +13,7 @@ from torch import nn
 
 from ..vits import require_classes
 from .batches import Batch, require_finite
-from .registry import Measure, register_measure
+from .registry import Measure, ModelValues, register_measure
 from .rows import Row
 from .tables import Table, by_model, count_cell, interval_cell, sampling_note
 from .values import Images, Seeds
@@ -80,6 +80,18 @@ class Accuracy(Measure):
     def tables(cls, summaries: Sequence[AccuracySummary]) -> list[Table]:
         note = sampling_note(s.top1 for s in summaries)
         return [Table("accuracy; percent", ACCURACY_HEADINGS, accuracy_table(summaries), note)]
+
+    @classmethod
+    def quantities(cls, rows: Sequence[Row]) -> dict[str, dict[str, ModelValues]]:
+        models = {
+            model: (Images.of(of_model), of_model) for model, of_model in by_model(rows).items()
+        }
+        return {
+            "top-1 accuracy": {
+                model: (images, {"": images.values(of_model, _within(1))})
+                for model, (images, of_model) in models.items()
+            }
+        }
 
     @classmethod
     def findings(cls, rows: Sequence[Row], summaries: Sequence[AccuracySummary]) -> list[str]:

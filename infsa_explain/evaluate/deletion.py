@@ -28,7 +28,7 @@ from ..vits.tokens import drop_fill, drop_point
 from .batches import Batch, MapOptions, check_output, patch_scores
 from .diagnostics import of_methods, of_models
 from .findings import Score
-from .registry import Chart, Measure, register_measure
+from .registry import Chart, Measure, ModelValues, register_measure
 from .rows import Row, number
 from .tables import (
     CONTROLS,
@@ -192,6 +192,21 @@ class Morf(MapOptions, Measure):
     @classmethod
     def scores(cls, summaries: Sequence[MorfSummary]) -> list[Score]:
         return [Score(s.model, s.method, s.aoc, s.over) for s in summaries]
+
+    @classmethod
+    def quantities(cls, rows: Sequence[Row]) -> dict[str, dict[str, ModelValues]]:
+        """AOC over that of ``random`` on the same model, and SRG; AOC itself cannot be compared."""
+        over_random: dict[str, ModelValues] = {}
+        srg: dict[str, ModelValues] = {}
+        for model, of_model in by_model(rows).items():
+            images = Images.of(of_model)
+            areas = _by_order(of_model)
+            maps = {method: of for method, of in areas.items() if method not in CONTROLS}
+            srg[model] = images, {m: of["lerf_auc"] - of["auc"] for m, of in maps.items()}
+            if "random" in areas:
+                aoc = areas["random"]["aoc"]
+                over_random[model] = images, {m: of["aoc"] - aoc for m, of in maps.items()}
+        return {"MoRF-AOC over random": over_random, "SRG": srg}
 
     @classmethod
     def cautions(cls, rows: Sequence[Row]) -> Iterator[str]:

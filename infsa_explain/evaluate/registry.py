@@ -33,7 +33,7 @@ from .tables import (
     interval_cell,
     sampling_note,
 )
-from .values import Difference, Seeds, differences_to_controls
+from .values import Difference, Images, Seeds, Values, differences_to_controls
 
 if TYPE_CHECKING:
     from .batches import Batch
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FieldSummary",
     "Measure",
+    "ModelValues",
     "measure_class",
     "measure_names",
     "option",
@@ -48,6 +49,8 @@ __all__ = [
 ]
 
 Chart = LineChart | Forest | Heat
+#: The images of a model, and numbers of them by method; "" for numbers of the model itself.
+ModelValues = tuple[Images, dict[str, Values]]
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,16 @@ class Measure:
         return [Score(s.model, s.method, s.value, s.over, cls.higher_is_better) for s in summaries]
 
     @classmethod
+    def quantities(cls, rows: Sequence[Row]) -> dict[str, dict[str, ModelValues]]:
+        """What models may be compared by: heading → model → its values by image and method.
+
+        Here: the field, of the maps that are no controls, if the verdict judges them.
+        """
+        if not (cls.field and cls.judged):
+            return {}
+        return {cls.heading: maps_of_models(rows, cls.value_of)}
+
+    @classmethod
     def findings(cls, rows: Sequence[Row], summaries: Any) -> list[str]:
         """Paragraphs of the verdict, one for every model."""
         by_model: dict[str, list[Score]] = {}
@@ -245,6 +258,23 @@ def option(
     (1, 'Patches that make the peak.')
     """
     return field(default=default, metadata={"help": help, "flag": flag, "parse": parse})
+
+
+def maps_of_models(
+    rows: Iterable[Row], field: Callable[[Row], float | None]
+) -> dict[str, ModelValues]:
+    """model → its images, and method → a field of them, for the maps that look at something."""
+    return {
+        model: (
+            images,
+            {
+                method: images.values(of_method, field)
+                for method, of_method in methods.items()
+                if method not in CONTROLS
+            },
+        )
+        for model, (images, methods) in by_method(rows).items()
+    }
 
 
 MEASURES: dict[str, type[Measure]] = {}

@@ -102,8 +102,9 @@ class Images:
 
         NaN where there is no row, or the field of one is None.
         """
-        curves = self.curves(rows, lambda row: [field(row)])
-        return Values(curves[..., 0], self.clusters)
+        rows = list(rows)
+        numbers = np.array([field(row) for row in rows], dtype=np.float64)  # None becomes NaN
+        return Values(self._mean_by_image(rows, numbers[:, None])[..., 0], self.clusters)
 
     def mean_curve(
         self, rows: Iterable[Row], field: Callable[[Row], Sequence[float]]
@@ -112,26 +113,26 @@ class Images:
 
         The intervals are by Student's t.
         """
+        rows = list(rows)
+        curves = self._mean_by_image(rows, np.array([field(row) for row in rows], dtype=np.float64))
         points = [
-            bootstrap_mean(points, clusters=self.clusters, resamples=0)
-            for points in np.moveaxis(self.curves(rows, field), -1, 0)
+            bootstrap_mean(point, clusters=self.clusters, resamples=0)
+            for point in np.moveaxis(curves, -1, 0)
         ]
         mean, low, high = np.array([(p.mean, p.low, p.high) for p in points]).T
         return mean, low, high
 
-    def curves(self, rows: Iterable[Row], field: Callable[[Row], Sequence[float | None]]) -> Array:
-        """(T, n, S): the means of an image's rows; NaN where there is no row, or for None."""
+    def _mean_by_image(self, rows: Sequence[Row], numbers: Array) -> Array:
+        """(R, S) numbers of rows to (T, n, S): the mean of an image's rows, NaN without any."""
         place = {image: i for i, image in enumerate(self.names)}
         training = {checkpoint: i for i, checkpoint in enumerate(self.trainings)}
-        places = [(training[row["checkpoint"]], place[row["image"]], field(row)) for row in rows]
-        size = max((len(numbers) for *_, numbers in places), default=1)
-        sums = np.zeros((len(self.trainings), len(self.names), size))
-        counts = np.zeros((len(self.trainings), len(self.names), 1))
-        for t, i, numbers in places:
-            sums[t, i] += [np.nan if number is None else number for number in numbers]
-            counts[t, i] += 1
-        means: Array = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-        return means
+        size = len(self.names)
+        index = [size * training[row["checkpoint"]] + place[row["image"]] for row in rows]
+        cells, shape = size * len(self.trainings), (len(self.trainings), size)
+        counts = np.bincount(index, minlength=cells)
+        with np.errstate(invalid="ignore"):  # 0 / 0 where there is no row
+            means = [np.bincount(index, column, cells) / counts for column in numbers.T]
+        return np.stack([mean.reshape(shape) for mean in means], axis=-1)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from infsa_metrics import MeanInterval
 
+from ..evaluate.comparing import comparison_texts
 from ..evaluate.findings import BLOB, Score, capital, count_text, names_text
 from ..evaluate.registry import measure_class
 from ..evaluate.tables import CONTROLS, MINIMUM_UNITS, UNTRAINED, is_control
@@ -53,6 +54,7 @@ def judge(report: Report) -> Verdict:
         Finding(measure.title, measure.findings(report.rows[name], report.summaries[name]))
         for name, measure in report.measures.items()
     ]
+    findings.append(Finding("Models compared", [*comparison_texts(report.comparisons)]))
     scores = {
         name: measure.scores(report.summaries[name]) for name, measure in report.measures.items()
     }

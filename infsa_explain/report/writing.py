@@ -9,6 +9,7 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..evaluate.comparing import compare_models, comparison_table
 from ..evaluate.registry import Measure, measure_class
 from ..evaluate.rows import Row
 from ..evaluate.tables import Table
@@ -26,6 +27,7 @@ class Report:
     Attributes:
         rows: by measure.
         summaries: by measure, as its ``summarise`` has them.
+        comparisons: of every two models.
 
     Raises:
         ValueError: if none of a measure's methods has a map of any image.
@@ -39,6 +41,7 @@ class Report:
         self.summaries = {
             name: measure.summarise(self.rows[name]) for name, measure in self.measures.items()
         }
+        self.comparisons = compare_models(self.measures, self.rows)
 
     @property
     def measures(self) -> dict[str, type[Measure]]:
@@ -52,6 +55,8 @@ class Report:
             first, *others = measure.tables(self.summaries[name])
             note = "; ".join(filter(None, [first.note, self.missing.get(name, "")]))
             tables += [replace(first, note=note), *others]
+        if self.comparisons:
+            tables.append(comparison_table(self.comparisons))
         return tables
 
     def faults(self) -> dict[str, str]:
@@ -67,7 +72,7 @@ class Report:
     def plain(self) -> dict[str, Any]:
         """The summaries as what JSON is made of, by measure."""
         plain: dict[str, Any] = _plain(self.summaries)
-        return plain
+        return plain | ({"compared": _plain(self.comparisons)} if self.comparisons else {})
 
 
 def write_report(folder: Path, rows: Sequence[Row]) -> Report:

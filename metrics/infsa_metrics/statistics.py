@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
@@ -411,19 +412,17 @@ class _Maximum:
         residuals, counts = residuals[present], counts[present]
         errors = np.array([sample.error for sample in samples])
         units = len(counts)
-        rng = np.random.default_rng(seed)
         if units not in BOOTSTRAP_UNITS:
+            rng = np.random.default_rng(seed)
             correlation = np.corrcoef(residuals.T).reshape(len(errors), -1)
             normal = rng.multivariate_normal(0 * errors, correlation, resamples, method="svd")
             self._sorted = np.sort(np.abs(normal).max(1))
             return
         equal = bool((counts == 1).all())  # then every resample has as many images
-        maxima = []
-        for start in range(0, resamples, size := max(1, _BATCH_ELEMENTS // units)):
-            rows = min(size, resamples - start)
-            drawn = rng.integers(0, units, (rows, units)) + units * np.arange(rows)[:, None]
-            weights = np.bincount(drawn.ravel(), minlength=rows * units).reshape(rows, units)
-            maxima.append(_largest_t(weights.astype(float), residuals, counts, errors, equal))
+        maxima = [
+            _largest_t(weights.astype(float), residuals, counts, errors, equal)
+            for weights in _resamples(units, resamples, seed)
+        ]
         self._sorted = np.sort(np.concatenate(maxima))
 
     def quantile(self, alpha: float) -> float:
@@ -435,6 +434,22 @@ class _Maximum:
         """The share of resamples whose max |t*| reaches t, the sample itself included."""
         reached = len(self._sorted) - np.searchsorted(self._sorted, t, side="left")
         return float((reached + 1) / (len(self._sorted) + 1))
+
+
+@lru_cache(maxsize=4)
+def _resamples(units: int, resamples: int, seed: int) -> list[NDArray[np.uint8]]:
+    """How often each resample holds each unit, (resamples, units), in batches.
+
+    Kept, since all means of a run are over about the same number of units.
+    """
+    rng = np.random.default_rng(seed)
+    batches = []
+    for start in range(0, resamples, size := max(1, _BATCH_ELEMENTS // units)):
+        rows = min(size, resamples - start)
+        drawn = rng.integers(0, units, (rows, units)) + units * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * units)
+        batches.append(counts.reshape(rows, units).astype(np.uint8))
+    return batches
 
 
 def _largest_t(
