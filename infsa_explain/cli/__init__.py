@@ -20,7 +20,7 @@ from .looking import map_images
 from .measuring import measuring_commands
 from .options import command_function, options_of
 from .output import one_line
-from .reporting import gallery, report
+from .reporting import compare, gallery, report
 from .training import train
 
 __all__ = ["command_line", "import_extensions"]
@@ -29,6 +29,7 @@ __all__ = ["command_line", "import_extensions"]
 OTHERS: dict[str, Callable[..., None]] = {
     "map": map_images,
     "report": report,
+    "compare": compare,
     "gallery": gallery,
     "train": train,
     "bench": bench,

@@ -87,6 +87,7 @@ TABLE: dict[str, dict[str, Option]] = {
         "map.images": IMAGES._replace(help="Image files; embedded images if none."),
         "gallery.images": IMAGES._replace(help="Image files; those of --data if none."),
         "folder": Option(Path, ..., "Run folder, of evaluate or any other measure.", argument=True),
+        "folders": Option(list[Path], ..., "Run folders on the same images.", argument=True),
     },
     "Models": {
         "model": Option(

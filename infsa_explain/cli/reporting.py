@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .options import OPTIONS
+from .output import print_table
 from .values import Source, drawn_methods, image_sample, listed, load_models, title_of
 
 if TYPE_CHECKING:
@@ -57,6 +59,35 @@ def report(
     page = write_page(run, gallery, out)
     print(judge(run.report).text().replace("`", ""))
     print(f"\nwritten: {page} ({page.stat().st_size / 1e6:.1f} MB)")
+
+
+def compare(*, folders: list[Path], as_json: bool) -> None:
+    """Compare models by paired tests on the same images.
+
+    The models are those of one run or of several. What is compared: MoRF-AOC over random, SRG,
+    PR-AUC and accuracy, as far as the runs have them.
+
+    Example: infsa-explain compare runs/linear runs/softmax
+    """
+    from ..evaluate.comparing import comparison_tables, comparison_texts
+    from ..report.joining import join_runs
+
+    report = join_runs(folders)
+    if not report.comparisons:
+        rows = (row for rows in report.rows.values() for row in rows)
+        models = ", ".join(dict.fromkeys(row["model"] for row in rows))
+        raise ValueError(
+            "folders must hold runs of two models at least, with images in both and morf, boxes or "
+            f"accuracy, got {models}"
+        )
+    if as_json:
+        print(json.dumps(report.plain()["compared"], indent=2))
+        return
+    for table in comparison_tables(report.comparisons):
+        print_table(table.title, table.headings, table.cells)
+        print(table.note + "\n")
+    for sentence in comparison_texts(report.comparisons):
+        print(sentence.replace("`", ""))
 
 
 def _opened(

@@ -15,7 +15,7 @@ from .rows import Row
 from .tables import Table, difference_cell
 from .values import Difference, Values, differences
 
-__all__ = ["Comparison", "compare_models", "comparison_table", "comparison_texts"]
+__all__ = ["Comparison", "compare_models", "comparison_tables", "comparison_texts"]
 
 NOTE = (
     "Differences: p and intervals hold together for all maps of two models and one quantity "
@@ -87,45 +87,69 @@ def _family(first: ModelValues, second: ModelValues) -> dict[str, Difference]:
     return differences(pairs)
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """One row for each comparison."""
-    cells = [
-        (
-            f"{c.first} − {c.second}",
-            c.quantity,
-            c.method or "—",
-            difference_cell(c.difference, c.scale, f"+{c.spec}"),
-            str(c.difference.interval.n),
-        )
+def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """A table for every two models: a row for each method, a column for each quantity."""
+    return [_table(*pair, group) for pair, group in _by_pair(comparisons).items()]
+
+
+def _by_pair(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for c in comparisons:
+        groups.setdefault((c.first, c.second), []).append(c)
+    return groups
+
+
+def _table(first: str, second: str, comparisons: Sequence[Comparison]) -> Table:
+    cells = {
+        (c.method, c.quantity): difference_cell(c.difference, c.scale, f"+{c.spec}")
         for c in comparisons
+    }
+    images = {c.quantity: c.difference.interval.n for c in comparisons}
+    methods = dict.fromkeys(c.method for c in comparisons)
+    rows = [
+        (method or "(the model)", *(cells.get((method, quantity), "—") for quantity in images))
+        for method in methods
     ]
-    headings = ("models", "quantity", "method", "difference [95%]", "n")
-    trainings = min((c.difference.interval.trainings for c in comparisons), default=1)
-    caution = "" if trainings > 1 else " One training of each: another may come out differently."
-    return Table("models compared, paired by image", headings, cells, NOTE + caution)
+    headings = ("method", *(f"{quantity} [95%], n {n}" for quantity, n in images.items()))
+    note = NOTE
+    if any(c.difference.interval.trainings == 1 for c in comparisons):
+        note += " One training of each model: another may come out differently."
+    return Table(f"{first} − {second}, paired by image", headings, rows, note)
 
 
 def comparison_texts(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """A sentence for every two models and every quantity."""
-    groups: dict[tuple[str, str, str], list[Comparison]] = {}
-    for c in comparisons:
-        if c.difference.interval.n > 1:
-            groups.setdefault((c.first, c.second, c.quantity), []).append(c)
-    for (first, second, quantity), group in groups.items():
-        better = [c for c in group if _differs(c) and c.difference.interval.mean > 0]
-        worse = [c for c in group if _differs(c) and c.difference.interval.mean < 0]
-        if not group[0].method:
-            cell = difference_cell(group[0].difference, group[0].scale, f"+{group[0].spec}")
-            doubt = "" if better or worse else ", which chance may explain"
-            yield f"{capital(quantity)} of `{first}` minus that of `{second}`: {cell}{doubt}."
-            continue
-        parts = []
-        for sign, differing in (("higher", better), ("lower", worse)):
-            if differing:
-                names = names_text([c.method for c in differing])
-                parts.append(f"{sign} for {len(differing)} of {len(group)} maps ({names})")
-        said = " and ".join(parts) or f"not different, by a test, for any of {len(group)} maps"
-        yield f"{quantity} of `{first}` compared with `{second}` is {said}."
+    for (first, second), of_pair in _by_pair(comparisons).items():
+        for quantity in dict.fromkeys(c.quantity for c in of_pair):
+            group = [c for c in of_pair if c.quantity == quantity and c.difference.interval.n > 1]
+            if group and group[0].method:
+                yield _maps_text(first, second, quantity, group)
+            elif group:
+                yield _model_text(group[0])
+
+
+def _maps_text(first: str, second: str, quantity: str, maps: Sequence[Comparison]) -> str:
+    """Such as "`a` has a higher SRG than `b` for 1 of 2 maps (`visits`)."."""
+    higher = [c.method for c in maps if _differs(c) and c.difference.interval.mean > 0]
+    lower = [c.method for c in maps if _differs(c) and c.difference.interval.mean < 0]
+    parts = [
+        f"a {word} {quantity} than `{second}` for {len(methods)} of {len(maps)} maps "
+        f"({names_text(methods)})"
+        for word, methods in (("higher", higher), ("lower", lower))
+        if methods
+    ]
+    if not parts:
+        number = "the one map" if len(maps) == 1 else f"any of {len(maps)} maps"
+        return f"`{first}` and `{second}` do not differ in {quantity}, by a test, for {number}."
+    return f"`{first}` has {' and '.join(parts)}."
+
+
+def _model_text(comparison: Comparison) -> str:
+    """Such as "Top-1 accuracy of `a` minus that of `b`: +2.0 [+0.1, +3.9] p 0.040 d 0.1."."""
+    c = comparison
+    cell = difference_cell(c.difference, c.scale, f"+{c.spec}")
+    doubt = "" if _differs(c) else ", which chance may explain"
+    return f"{capital(c.quantity)} of `{c.first}` minus that of `{c.second}`: {cell}{doubt}."
 
 
 def _differs(comparison: Comparison) -> bool:

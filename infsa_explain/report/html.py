@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..drawing.charts import PALETTE, Forest, Heat, LineChart
-from ..evaluate.comparing import comparison_table
+from ..evaluate.comparing import comparison_tables
 from ..evaluate.findings import LEVEL
 from ..evaluate.registry import Measure
 from ..evaluate.tables import Table
@@ -74,9 +74,9 @@ def write_page(run: Run, gallery: Gallery | str, out: str | os.PathLike[str] | N
 def _page(run: Run, gallery: Gallery | str) -> str:
     sections = [_section(name, m, run.report) for name, m in run.report.measures.items()]
     if run.report.comparisons:
-        table = comparison_table(run.report.comparisons)
+        tables = comparison_tables(run.report.comparisons)
         question = "Does one model score higher than another on the same images, map by map?"
-        sections.append(_Section("compared", "Models compared", question, [table]))
+        sections.append(_Section("compared", "Models compared", question, tables))
     here = files("infsa_explain.report")
     script = (here / "page.js").read_text(encoding="utf-8")
     environment = Environment(

@@ -9,7 +9,7 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..evaluate.comparing import compare_models, comparison_table
+from ..evaluate.comparing import compare_models, comparison_tables
 from ..evaluate.registry import Measure, measure_class
 from ..evaluate.rows import Row
 from ..evaluate.tables import Table
@@ -55,9 +55,7 @@ class Report:
             first, *others = measure.tables(self.summaries[name])
             note = "; ".join(filter(None, [first.note, self.missing.get(name, "")]))
             tables += [replace(first, note=note), *others]
-        if self.comparisons:
-            tables.append(comparison_table(self.comparisons))
-        return tables
+        return [*tables, *comparison_tables(self.comparisons)]
 
     def faults(self) -> dict[str, str]:
         """Of the measures that have no value for any image: why, and what to do."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from infsa_metrics import paired_tests
+from report_runs import write_run
 
+from infsa_explain.cli import command_line
 from infsa_explain.evaluate.accuracy import Accuracy
-from infsa_explain.evaluate.comparing import compare_models, comparison_table, comparison_texts
+from infsa_explain.evaluate.comparing import compare_models, comparison_tables, comparison_texts
 from infsa_explain.evaluate.deletion import Morf
 from infsa_explain.evaluate.localization import Boxes
 from infsa_explain.report import Report
+from infsa_explain.report.joining import join_runs
 from infsa_explain.report.verdict import judge
 
 RNG = np.random.default_rng(0)
@@ -120,18 +125,67 @@ def test_accuracy_of_the_models_themselves():
 def test_a_report_has_them_in_table_json_and_verdict():
     report = Report(morf_rows())
     table = report.tables()[-1]
-    assert table == comparison_table(report.comparisons)
-    assert [cells[:3] for cells in table.cells][0] == ("a − b", "MoRF-AOC over random", "visits")
+    assert [table] == comparison_tables(report.comparisons)
+    assert table.title == "a − b, paired by image"
+    assert table.headings[1:] == ("MoRF-AOC over random [95%], n 40", "SRG [95%], n 40")
+    assert [cells[0] for cells in table.cells] == ["visits", "degree"]
+    gain = 100 * (over_random("a", "visits") - over_random("b", "visits")).mean()
+    assert table.cells[0][1].startswith(f"{gain:+.1f} [")
     assert len(report.plain()["compared"]) == 4
     text = judge(report).text()
-    assert (
-        "MoRF-AOC over random of `a` compared with `b` is higher for 1 of 2 maps (`visits`)."
-        in text
-    )
-    assert "SRG of `a` compared with `b` is not different, by a test, for any of 2 maps." in text
+    assert "`a` has a higher MoRF-AOC over random than `b` for 1 of 2 maps (`visits`)." in text
+    assert "`a` and `b` do not differ in SRG, by a test, for any of 2 maps." in text
     alone = Report(morf_rows("a"))
     assert alone.comparisons == [] and "compared" not in alone.plain()
     assert "compared" not in judge(alone).text()
+
+
+class TestSeveralRuns:
+    @pytest.fixture
+    def runs(self, tmp_path):
+        images = [f"image {i}" for i in range(6)]
+        one = write_run(tmp_path / "one", ["m"], ["visits", "random"], images)
+        two = write_run(tmp_path / "two", ["m", "n"], ["visits", "random"], images)
+        return one, two
+
+    def test_models_of_one_name_are_told_apart_by_their_folders(self, runs):
+        report = join_runs(runs)
+        pairs = {(c.first, c.second) for c in report.comparisons}
+        assert pairs == {("m (one)", "m (two)"), ("m (one)", "n"), ("m (two)", "n")}
+        for c in report.comparisons:  # the same rows were written for all three
+            assert (c.difference.interval.mean, c.difference.interval.n) == (0, 6)
+
+    @pytest.mark.parametrize(
+        ("part", "value", "words"),
+        [
+            (
+                "fill",
+                "black",
+                "runs must have the same options, got morf with fill 'mean' in .*one",
+            ),
+            ("steps", 3, "runs must have the same options, got morf with steps None in"),
+            ("name", "other", "runs must be of the same images, got photo-digits in .*one and oth"),
+        ],
+    )
+    def test_what_is_not_comparable_is_refused(self, runs, part, value, words):
+        config = json.loads((runs[1] / "config.json").read_text())
+        (config["data"] if part == "name" else config["measures"]["morf"])[part] = value
+        (runs[1] / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=words):
+            join_runs(runs)
+
+    def test_the_command(self, runs, capsys):
+        command_line()(["compare", *map(str, runs)], standalone_mode=False)
+        printed = capsys.readouterr().out
+        assert "m (one) − m (two), paired by image" in printed
+        assert "m (one) and n do not differ in PR-AUC, by a test, for the one map." in printed
+        command_line()(["compare", *map(str, runs), "--json"], standalone_mode=False)
+        entries = json.loads(capsys.readouterr().out)
+        assert {entry["measure"] for entry in entries} == {"morf", "boxes"}
+        with pytest.raises(
+            ValueError, match="folders must hold runs of two models at least.* got m"
+        ):
+            command_line()(["compare", str(runs[0])], standalone_mode=False)
 
 
 def test_three_models_make_three_pairs_each_a_family():

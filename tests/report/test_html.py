@@ -94,7 +94,8 @@ def test_sections_come_in_order_and_hold_every_number(page):
     parsed = Parsed(text)
     headings = [a.get("id") for a in parsed.all("section")]
     assert headings == [
-        "verdict", "morf", "boxes", "sanity", "align", "compared", "images", "diagnostics", "repeat",
+        "verdict", "morf", "boxes", "sanity", "align", "compared", "images", "diagnostics",
+        "repeat",
     ]  # fmt: skip
     for table in run.report.tables():
         for row in table.cells:
