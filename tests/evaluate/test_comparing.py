@@ -182,9 +182,7 @@ class TestSeveralRuns:
         command_line()(["compare", *map(str, runs), "--json"], standalone_mode=False)
         entries = json.loads(capsys.readouterr().out)
         assert {entry["measure"] for entry in entries} == {"morf", "boxes"}
-        with pytest.raises(
-            ValueError, match="folders must hold runs of two models at least.* got m"
-        ):
+        with pytest.raises(ValueError, match="folders must hold runs of two .* got m$"):
             command_line()(["compare", str(runs[0])], standalone_mode=False)
 
 
