@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "measuring_commands", "options_of_measure"]
 
 SOURCE = ("model", "checkpoint", "data", "split", "label_map", "labels", "limit")
-MAPS = ("methods", "layer", "head", "gamma", "target")
+MAPS = ("methods", "layer", "head", "gamma", "gamma_rho", "visits_start", "target")
 DELETION = ("output", "fill", "steps", "floor")
 SAVING = ("out", "force", "resume", "strict", "shard", "as_json")
 #: Options that mean the same in every measure with a field of that name.

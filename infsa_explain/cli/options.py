@@ -185,6 +185,16 @@ TABLE: dict[str, dict[str, Option]] = {
         "layer": Option(str, "last", "Layer index, 'last', or 'mean' over all layers."),
         "head": Option(int | None, None, "Head index; the mean over heads if omitted."),
         "gamma": GAMMA,
+        "gamma_rho": Option(
+            float | None,
+            None,
+            "γρ of every graph, in place of γ: walks on all kinds of graphs are as long.",
+        ),
+        "visits_start": Option(
+            Literal["counted", "excluded"],
+            "counted",
+            "Whether the start of a walk is one of its visits.",
+        ),
         "target": Option(
             str,
             "predicted",

@@ -19,8 +19,10 @@ from ..methods import (
     Explanation,
     LayerChoice,
     MethodNotApplicable,
+    VisitsStart,
     applicable_methods,
     check_place,
+    check_walk,
     class_index,
     explain_graphs,
     get_method,
@@ -62,6 +64,8 @@ class MapOptions:
         head: an index, or None for the mean over heads. Of methods without heads none but controls
             may be named beside it.
         gamma: in place of the model's own γ.
+        gamma_rho: γρ of every graph, in place of a γ.
+        visits_start: whether the start of a walk is one of its visits.
         target: the class that maps which are of a class explain, and that deletion follows:
             ``"predicted"`` on the clean image, ``"label"``, or one class of the model, by number
             or by name. For a model without a classifier ``"embedding"``: how far features stay
@@ -75,6 +79,17 @@ class MapOptions:
     gamma: float | None = None
     target: Target = "predicted"
     seed: int = 0
+    gamma_rho: float | None = None
+    visits_start: VisitsStart = "counted"
+
+    @property
+    def walk(self) -> dict[str, Any]:
+        """The options of walks, as arguments of ``explain``."""
+        return {
+            "gamma": self.gamma,
+            "gamma_rho": self.gamma_rho,
+            "visits_start": self.visits_start,
+        }
 
     @property
     def needs_labels(self) -> bool:
@@ -94,6 +109,7 @@ class MapOptions:
             except ValueError as error:
                 raise ValueError(f"{error}; or 'predicted', or 'label'") from None
         check_place(self.chosen(model), self.layer, self.head)
+        check_walk(self.gamma, self.gamma_rho, self.visits_start)
 
     def check_data(self, data: ImageData) -> None:
         """Raise a ValueError if the images lack what is measured: maps need nothing but images."""
@@ -214,14 +230,15 @@ class Batch:
         targets = self.targets(options.target)
         fresh = method.startswith(UNTRAINED)
         seed = options.seed if fresh else None
-        key = (method, options.layer, options.head, options.gamma, options.target, seed)
+        walk = tuple(options.walk.values())
+        key = (method, options.layer, options.head, walk, options.target, seed)
         if key not in self._explanations:
             self._explanations[key] = explain_graphs(
                 self.untrained_graphs(options.seed) if fresh else self.graphs,
                 get_method(method.removeprefix(UNTRAINED)),
                 **options.place(method),
                 target=targets,
-                gamma=options.gamma,
+                **options.walk,
                 seeds=self.seeds,
             )
             none = self._explanations[key].maps.isnan().all(-1).all(-1).tolist()

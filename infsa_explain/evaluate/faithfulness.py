@@ -141,7 +141,7 @@ class Sensitivity(MapOptions, Measure):
             get_method(method.removeprefix(UNTRAINED)),
             **self.place(method),
             target=targets,
-            gamma=self.gamma,
+            **self.walk,
             seeds=[identity] * len(images),
         )
         return patch_scores(explanation)

@@ -105,7 +105,7 @@ class Sanity(MapOptions, Measure):
             get_method(method),
             **self.place(method),
             target=batch.targets(self.target),
-            gamma=self.gamma,
+            **self.walk,
             seeds=batch.seeds,
         )
         return patch_scores(explanation)

@@ -310,7 +310,7 @@ def _harmonic(op: AttentionOperator, tol: float = 1e-6) -> tuple[Tensor, Tensor,
 
 def series(
     ops: Sequence[AttentionOperator],
-    gammas: Sequence[float | Tensor] | None = None,
+    gammas: Sequence[float | Tensor | None] | None = None,
     start: Start = "uniform",
     *,
     gamma_rho: float | None = None,
@@ -339,7 +339,7 @@ def series(
 
 def certified_series(
     ops: Sequence[AttentionOperator],
-    gammas: Sequence[float | Tensor] | None = None,
+    gammas: Sequence[float | Tensor | None] | None = None,
     start: Start = "uniform",
     *,
     gamma_rho: float | None = None,
@@ -359,7 +359,7 @@ def certified_series(
     else:
         s[:, 0] = 1
     z, rounding = torch.zeros_like(s), 0.0
-    of_layers = [None] * len(ops) if gammas is None else gammas
+    of_layers = [None] * len(ops) if gammas is None else list(gammas)
     for op, gamma in zip(reversed(ops), reversed(of_layers), strict=True):
         x = (s + z)[:, None].expand(op.shape)
         survival = survival_per_graph(op, gamma, gamma_rho)

@@ -15,19 +15,30 @@ from .registry import Request, register_method
 @register_method("visits")
 def visits(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """Expected visits to each token before absorption, sᵀ(I − γÂ)⁻¹ from a uniform start."""
-    return centrality.visits(layer.operator, request.gamma_of(layer))
+    return centrality.visits(
+        layer.operator,
+        request.gamma_of(layer),
+        gamma_rho=request.gamma_rho,
+        count_start=request.visits_start == "counted",
+    )
 
 
 @register_method("doob", kinds=INFSA)
 def doob(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """Expected visits of Doob's walk, Â steered by its right Perron vector: always a chain."""
-    return centrality.doob_visits(layer.operator, request.gamma_of(layer))
+    return centrality.doob_visits(
+        layer.operator,
+        request.gamma_of(layer),
+        gamma_rho=request.gamma_rho,
+        count_start=request.visits_start == "counted",
+    )
 
 
 @register_method("katz", kinds=INFSA)
 def katz(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """Katz centrality emitted, (I − γÂ)⁻¹·1 − 1: further visits that a walk from a token makes."""
-    return centrality.katz(layer.operator, request.gamma_of(layer))
+    gamma = request.gamma_of(layer)
+    return centrality.katz(layer.operator, gamma, gamma_rho=request.gamma_rho)
 
 
 @register_method("pagerank")
@@ -71,4 +82,4 @@ def degree(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
 def series(graphs: Graphs, request: Request) -> Centrality:
     """The layer series S_L = Σ_t M⁽ᵗ⁾ … M⁽¹⁾ received from a uniform start, M = mean of γÂ."""
     gammas = [request.gamma_of(layer) for layer in graphs.layers]
-    return centrality.certified_series(graphs.operators, gammas)
+    return centrality.certified_series(graphs.operators, gammas, gamma_rho=request.gamma_rho)

@@ -17,7 +17,15 @@ from ..vits import attention_layers, unwrapped
 from ..vits.capturing import Graphs, Layer, capture, index_of, layer_index
 from ..vits.kinds import is_edgeless
 from .explanation import Explanation
-from .registry import LayerChoice, Method, MethodNotApplicable, Request, Scored, get_method
+from .registry import (
+    LayerChoice,
+    Method,
+    MethodNotApplicable,
+    Request,
+    Scored,
+    VisitsStart,
+    get_method,
+)
 from .targets import Target, targets_of
 
 if TYPE_CHECKING:
@@ -42,6 +50,8 @@ def explain(
     *,
     target: Target = None,
     gamma: float | None = None,
+    gamma_rho: float | None = None,
+    visits_start: VisitsStart = "counted",
     seeds: Sequence[int | str] | None = None,
     untrained_seed: int = 0,
 ) -> Explanation:
@@ -70,6 +80,10 @@ def explain(
             yes. For a model without a classifier, ``"embedding"`` explains the projection of its
             features on those of the clean image.
         gamma: survival per step, in (0, 1), instead of the model's own γ (0.95 for softmax).
+        gamma_rho: γρ of every graph, in (0, 1), instead of a γ: walks on graphs of different kinds
+            then have the same mean length, where ρ is 1 for softmax and less for InfSA.
+        visits_start: whether the start of a walk is one of its visits, ``"counted"`` or
+            ``"excluded"``. The start is uniform; without it, maps of visits are sharper.
         seeds: B identities of the images, for methods that draw random numbers; their indices in
             the batch if None.
         untrained_seed: of the fresh weights, for ``untrained-`` methods.
@@ -102,6 +116,8 @@ def explain(
         head=head,
         target=target,
         gamma=gamma,
+        gamma_rho=gamma_rho,
+        visits_start=visits_start,
         seeds=seeds,
         untrained_seed=untrained_seed,
     )
@@ -116,6 +132,8 @@ def explain_graphs(
     head: int | None = None,
     target: Target = None,
     gamma: float | None = None,
+    gamma_rho: float | None = None,
+    visits_start: VisitsStart = "counted",
     seeds: Sequence[int | str] | None = None,
     untrained_seed: int = 0,
 ) -> Explanation:
@@ -124,7 +142,8 @@ def explain_graphs(
     Args:
         graphs: as of :func:`infsa_explain.capture`, of all layers that are used.
         method: as of :func:`get_method`.
-        layer, head, target, gamma, seeds, untrained_seed: as for :func:`explain`.
+        layer, head, target, gamma, gamma_rho, visits_start, seeds, untrained_seed: as for
+            :func:`explain`.
 
     Returns:
         :class:`Explanation`.
@@ -138,7 +157,8 @@ def explain_graphs(
     if len(identities) != batch:
         raise ValueError(f"seeds must be one per image ({batch}), got {len(identities)}")
     # The class that the trained model predicts, for maps of the untrained model too.
-    request = Request(gamma, identities, targets_of(graphs, target))
+    targets = targets_of(graphs, target)
+    request = Request(gamma, identities, targets, gamma_rho=gamma_rho, visits_start=visits_start)
     if method.untrained:
         graphs = _untrained(graphs, untrained_seed)
     if method.layers:

@@ -87,7 +87,13 @@ def _where_any_edge(result: Centrality, op: AttentionOperator) -> Centrality:
 def visits(layer: Layer, request: Request, graphs: Graphs) -> Centrality:
     """Expected visits, sᵀ(I − γW)⁻¹ from a uniform start, W attention × gradient of a class."""
     op = gradient_graph(layer, request, graphs)
-    return _where_any_edge(centrality.visits(op, request.gamma_of(layer)), op)
+    result = centrality.visits(
+        op,
+        request.gamma_of(layer),
+        gamma_rho=request.gamma_rho,
+        count_start=request.visits_start == "counted",
+    )
+    return _where_any_edge(result, op)
 
 
 @register_method("gradient-pagerank", class_specific=True)

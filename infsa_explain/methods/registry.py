@@ -22,8 +22,10 @@ __all__ = [
     "MethodNotApplicable",
     "Request",
     "Scope",
+    "VisitsStart",
     "applicable_methods",
     "check_place",
+    "check_walk",
     "get_method",
     "register_method",
 ]
@@ -33,6 +35,8 @@ __all__ = [
 LayerChoice: TypeAlias = int | str
 #: What a method scores: each head of a layer, each layer, or the whole model.
 Scope: TypeAlias = Literal["head", "layer", "model"]
+#: Whether the start of a walk is one of its visits.
+VisitsStart: TypeAlias = Literal["counted", "excluded"]
 #: Layers that are accepted for a method of the whole model: the default, and the mean over all.
 WHOLE_MODEL = ("-1", "last", "mean")
 #: Prefix of a method's name: the same map, from the model with fresh weights.
@@ -49,6 +53,8 @@ class Request:
 
     Attributes:
         gamma: replaces the model's own γ; None to keep it.
+        gamma_rho: γρ of every graph, in place of a γ; None for γ.
+        visits_start: whether the start of a walk is a visit: ``"counted"`` or ``"excluded"``.
         seeds: identities of the images, for methods that draw random numbers.
         targets: (B,) the class that each image is explained for, for methods that are of a class;
             (B, D) features of a model without a classifier.
@@ -59,9 +65,16 @@ class Request:
     seeds: Sequence[int | str]
     targets: Tensor
     gammas: list[Tensor] = field(default_factory=list)
+    gamma_rho: float | None = None
+    visits_start: VisitsStart = "counted"
 
-    def gamma_of(self, layer: Layer) -> float | Tensor:
-        """γ for a layer: the caller's, or the layer's own, (H,)."""
+    def __post_init__(self) -> None:
+        check_walk(self.gamma, self.gamma_rho, self.visits_start)
+
+    def gamma_of(self, layer: Layer) -> float | Tensor | None:
+        """γ for a layer: the caller's, or the layer's own, (H,). None if γρ is given instead."""
+        if self.gamma_rho is not None:
+            return self.gamma
         gamma = layer.gamma if self.gamma is None else self.gamma
         self.gammas.append(torch.as_tensor(gamma))
         return gamma
@@ -214,6 +227,21 @@ def check_place(names: Iterable[str], layer: LayerChoice, head: int | None) -> N
     if head is not None and (without or not any(method.heads for method in methods)):
         listed = ", ".join(without or [method.name for method in methods])
         raise ValueError(f"head must be left out for {listed}, without heads, got {head}")
+
+
+def check_walk(gamma: float | None, gamma_rho: float | None, visits_start: str) -> None:
+    """Refuse options of walks that are out of range, or exclude one another.
+
+    Raises:
+        ValueError: names the argument.
+    """
+    for name, value in (("gamma", gamma), ("gamma_rho", gamma_rho)):
+        if value is not None and not 0 < value < 1:
+            raise ValueError(f"{name} must lie in (0, 1), got {value}")
+    if gamma is not None and gamma_rho is not None:
+        raise ValueError(f"gamma must be left out beside gamma_rho, got {gamma}")
+    if visits_start not in get_args(VisitsStart):
+        raise ValueError(f"visits_start must be 'counted' or 'excluded', got {visits_start!r}")
 
 
 def applicable_methods(kinds: set[str]) -> list[str]:

@@ -117,7 +117,8 @@ def draw_gallery(
     measure = judging[0]
     rows = measure.ranked_rows(report.rows[measure.name])
     stored = config["measures"][measure.name]
-    options = MapOptions(**{f.name: stored[f.name] for f in fields(MapOptions)})
+    names = {f.name for f in fields(MapOptions)} & stored.keys()  # older runs lack some
+    options = MapOptions(**{name: stored[name] for name in names})
     picks = {
         (model, method): _picks([row for row in own if row["method"] == method], measure)
         for model, own in by_model(rows).items()

@@ -42,6 +42,8 @@ def test_no_command_shows_the_help(cli):
         (("morf", "--layer", "top"), 2, "layer must be a whole number, 'last' or 'mean'"),
         (("morf", "--head", "99"), 2, "head 99 is out of range"),
         (("morf", "--gamma", "1"), 2, "gamma must lie in (0, 1)"),
+        (("boxes", "--gamma-rho", "1"), 2, "gamma_rho must lie in (0, 1), got 1.0"),
+        (("boxes", "--gamma-rho", ".5", "--gamma", ".5"), 2, "gamma must be left out beside"),
         (("morf", "--fill", "grey"), 2, "unknown fill 'grey'"),
         (("morf", "--steps", "many"), 2, "--steps must be a number or 'few' or 'full'"),
         (("morf", "--steps", "500"), 2, "steps"),

@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 from small_vits import NAMES, build, images
 
+from infsa_explain.evaluate import Boxes
 from infsa_explain.graph import centrality
 from infsa_explain.graph.operator import AttentionOperator
 from infsa_explain.methods import (
@@ -324,6 +325,45 @@ def test_visits_by_hand(kind, gamma):
     assert result.diagnostics["converged"].all()
     if kind != "softmax":
         same(explain(model, x, "katz", gamma=gamma).maps, by_hand(f.sum(-1) - 1))
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_visits_at_equal_gamma_rho_and_without_the_start_by_hand(kind):
+    model, x = build(kind), images()
+    a = layer_graphs(model, x)
+    g = 0.9 / np.abs(np.linalg.eigvals(a)).max(-1)[..., None, None]
+    f = np.linalg.inv(np.eye(19) - g * a)
+    result = explain(model, x, "visits", gamma_rho=0.9)
+    same(result.maps, by_hand(f.mean(-2)))
+    assert result.diagnostics["converged"].all() and result.gammas == ()
+    without = explain(model, x, "visits", gamma_rho=0.9, visits_start="excluded")
+    same(without.maps, by_hand(f.mean(-2) - 1 / 19))
+    own = np.full(8, 0.95) if kind == "softmax" else 1 / (1 + np.exp(-np.linspace(-1, 3, 8)))
+    f_own = np.linalg.inv(np.eye(19) - own.reshape(8, 1, 1) * a)
+    same(explain(model, x, visits_start="excluded").maps, by_hand(f_own.mean(-2) - 1 / 19))
+    if kind != "softmax":
+        same(explain(model, x, "katz", gamma_rho=0.9).maps, by_hand(f.sum(-1) - 1))
+        h = np.linalg.eig(a)
+        right = np.abs(
+            np.take_along_axis(h[1], h[0].real.argmax(-1)[..., None, None], axis=-1)[..., 0]
+        )
+        doob = f * right[..., None, :] / right[..., :, None]
+        same(explain(model, x, "doob", gamma_rho=0.9).maps, by_hand(doob.mean(-2)), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gamma_rho": 1.0}, r"gamma_rho must lie in \(0, 1\), got 1.0"),
+        ({"gamma": 0.5, "gamma_rho": 0.5}, "gamma must be left out beside gamma_rho, got 0.5"),
+        ({"visits_start": "no"}, "visits_start must be 'counted' or 'excluded', got 'no'"),
+    ],
+)
+def test_options_of_walks(options, words):
+    with pytest.raises(ValueError, match=words):
+        explain(build("pure"), images(), "rollout", **options)
+    with pytest.raises(ValueError, match=words):
+        Boxes(methods=("degree",), **options).check(build("pure"))
 
 
 @pytest.mark.parametrize("kind", NAMES)
