@@ -25,6 +25,7 @@ from .functional import (
 from .linear import linear_heads
 
 __all__ = [
+    "InfSA",
     "LinearInfSA",
     "PureInfSA",
     "linear_infsa",
@@ -44,7 +45,7 @@ def query_key_bias(dim: int) -> float:
     return 1.3 * 0.02 * math.sqrt(dim)
 
 
-class _InfSA(Attention):
+class InfSA(Attention):
     """Common to both InfSA layers: timm's constructor and state dict, and one γ per head."""
 
     def __init__(self, dim: int, num_heads: int = 8, *args: Any, **kwargs: Any) -> None:
@@ -65,6 +66,22 @@ class _InfSA(Attention):
         if self.qkv.bias is not None:
             with torch.no_grad():
                 self.qkv.bias[: 2 * self.attn_dim] = query_key_bias(self.qkv.in_features)
+
+    def init_with_zero_biases(self, *, xavier: bool = False) -> None:
+        """Start query and key biases at 0, as most models do, for comparison with the default.
+
+        Args:
+            xavier: also draw the four projections as the released InfSA layer does: uniform by
+                Xavier, each on its own, with all biases 0.
+        """
+        with torch.no_grad():
+            if self.qkv.bias is not None:
+                self.qkv.bias[: None if xavier else 2 * self.attn_dim] = 0
+        if xavier:
+            for weight in (*self.qkv.weight.chunk(3), self.proj.weight):
+                nn.init.xavier_uniform_(weight)
+            if self.proj.bias is not None:
+                nn.init.zeros_(self.proj.bias)
 
     @property
     def gamma(self) -> Tensor:
@@ -103,7 +120,7 @@ class _InfSA(Attention):
         raise NotImplementedError
 
 
-class PureInfSA(_InfSA):
+class PureInfSA(InfSA):
     """Pure InfSA, γ Â v, in timm's ``Attention`` slot.
 
     Takes timm's constructor arguments, and timm's state dict with ``gamma_logit`` (H,) added.
@@ -115,7 +132,7 @@ class PureInfSA(_InfSA):
         return pure_infsa(*self.queries_keys_values(x), self.gamma)
 
 
-class LinearInfSA(_InfSA):
+class LinearInfSA(InfSA):
     """Linear-InfSA, γ Σ_j a_j v_j, in timm's ``Attention`` slot.
 
     Takes timm's constructor arguments, and timm's state dict with ``gamma_logit`` (H,) added.

@@ -9,11 +9,11 @@ of the same model untrained.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from infsa_metrics import centred_cosine, cosine, spearman
@@ -24,9 +24,10 @@ from ..drawing.charts import save_figure
 from ..graph.centrality import Perron, perron
 from ..graph.solvers import survival_per_head
 from ..methods import LayerChoice
+from ..models.untraining import Start, has_starts
 from ..ranges import MANY
 from ..vits import attention_layers
-from ..vits.capturing import Layer, layer_index
+from ..vits.capturing import Graphs, Layer, layer_index
 from .alignment_tables import (
     alignment_forests,
     alignment_tables,
@@ -73,7 +74,8 @@ class Alignment(Measure):
             :func:`infsa_explain.attention.functional.linear_weights`.
         gamma: in place of the model's own γ, for ``invalid_rows``.
         tol: error bound, in the 2-norm, within which a Perron vector is good enough.
-        control: whether to measure the model untrained, too.
+        control: whether to measure the model untrained, too. InfSA layers of this package are
+            measured with each start of :func:`infsa_explain.models.untraining.untrained`.
         seed: of the untrained model.
     """
 
@@ -106,10 +108,10 @@ class Alignment(Measure):
 
     def rows(self, batch: Batch) -> Iterator[Row]:
         layers = batch.graphs.layers
-        controls = batch.untrained_graphs(self.seed).layers if self.control else None
+        controls = _controls(batch, self.seed) if self.control else {}
         for index in _chosen(self.layers, len(layers)):
-            control = None if controls is None else controls[index]
-            for place, head, found in _layer(layers[index], control, self):
+            fresh = {name: graphs.layers[index] for name, graphs in controls.items()}
+            for place, head, found in _layer(layers[index], fresh, self):
                 image = batch.samples[place].image_id
                 yield {"image": image, "side": self.side, "layer": index, "head": head, **found}
 
@@ -160,12 +162,21 @@ class Alignment(Measure):
         }
 
 
+def _controls(batch: Batch, seed: int) -> dict[str, Graphs]:
+    """Graphs of the model untrained; of InfSA layers with every way in which they may start."""
+    starts = get_args(Start) if has_starts(batch.model) else ("own",)
+    return {
+        "untrained" if start == "own" else f"untrained-{start}": batch.untrained_graphs(seed, start)
+        for start in starts
+    }
+
+
 def _chosen(layers: Sequence[LayerChoice] | None, depth: int) -> Iterable[int]:
     return range(depth) if layers is None else [layer_index(layer, depth) for layer in layers]
 
 
 def _layer(
-    layer: Layer, control: Layer | None, options: Alignment
+    layer: Layer, controls: Mapping[str, Layer], options: Alignment
 ) -> Iterable[tuple[int, int, dict[str, Any]]]:
     """(image, head, fields of the row) of one layer."""
     op = layer.operator
@@ -174,9 +185,9 @@ def _layer(
     seconds = (time.perf_counter() - began) / (op.shape[0] * op.shape[1])
     vectors = _vectors(layer, options)
     truths = dict.fromkeys(vectors, truth)
-    if control is not None:
-        vectors["untrained"] = linear_weights(control.operator.q, control.operator.k)
-        truths["untrained"] = perron(control.operator, options.side, options.tol)
+    for name, control in controls.items():
+        vectors[name] = linear_weights(control.operator.q, control.operator.k)
+        truths[name] = perron(control.operator, options.side, options.tol)
     known = {name: _known(of) for name, of in truths.items()}
     agreement = {
         measure: {name: f(scores, known[name]) for name, scores in vectors.items()}

@@ -28,7 +28,7 @@ from ..methods import (
     get_method,
 )
 from ..methods.targets import targets_of
-from ..models.untraining import untrained
+from ..models.untraining import Start, untrained
 from ..vits import attention_kinds, classifies, model_output, require_classes, vit_of
 from ..vits.capturing import Graphs, capture
 from ..vits.preprocessing import preprocess
@@ -136,13 +136,13 @@ class Subject:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._untrained: dict[int, nn.Module] = {}
+        self._untrained: dict[tuple[int, Start], nn.Module] = {}
 
-    def untrained(self, model: nn.Module, seed: int) -> nn.Module:
-        """What is explained of the model with fresh weights, made once a seed."""
-        if seed not in self._untrained:
-            self._untrained[seed] = untrained(model, seed)
-        return self._untrained[seed]
+    def untrained(self, model: nn.Module, seed: int, start: Start = "own") -> nn.Module:
+        """What is explained of the model with fresh weights, made once."""
+        if (seed, start) not in self._untrained:
+            self._untrained[seed, start] = untrained(model, seed, start)
+        return self._untrained[seed, start]
 
 
 class Batch:
@@ -155,7 +155,7 @@ class Batch:
         self.subject, self.samples = subject, list(samples)
         #: Images without a map, by method: every head is dead, or a gradient is zero.
         self.missing: dict[str, set[str]] = {}
-        self._untrained: dict[int, Graphs] = {}
+        self._untrained: dict[tuple[int, Start], Graphs] = {}
         self._explanations: dict[Any, Explanation] = {}
 
     @property
@@ -189,15 +189,15 @@ class Batch:
         require_finite(graphs.logits, self.samples)
         return graphs
 
-    def untrained(self, seed: int) -> nn.Module:
+    def untrained(self, seed: int, start: Start = "own") -> nn.Module:
         """:attr:`model` with fresh weights."""
-        return self.subject.untrained(self.model, seed)
+        return self.subject.untrained(self.model, seed, start)
 
-    def untrained_graphs(self, seed: int) -> Graphs:
+    def untrained_graphs(self, seed: int, start: Start = "own") -> Graphs:
         """The token graphs of the model untrained."""
-        if seed not in self._untrained:
-            self._untrained[seed] = capture(self.untrained(seed), self.images)
-        return self._untrained[seed]
+        if (seed, start) not in self._untrained:
+            self._untrained[seed, start] = capture(self.untrained(seed, start), self.images)
+        return self._untrained[seed, start]
 
     @cached_property
     def predicted(self) -> list[int | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,15 @@ from ..vits.blocks import blocks_of
 from ..vits.seeding import seeded
 from .fitting import fit
 
-__all__ = ["cascade", "untrained"]
+__all__ = ["Start", "cascade", "has_starts", "untrained"]
+
+#: How InfSA layers start; see :func:`untrained`.
+Start = Literal["own", "zero-bias", "xavier"]
 
 HEAD, EMBEDDINGS = "head", "embeddings"
 
 
-def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
+def untrained(model: nn.Module, seed: int = 0, start: Start = "own") -> nn.Module:
     """A copy of a model with fresh weights.
 
     The model's family says how (:meth:`infsa_explain.vits.Family.fresh`). The state of the
@@ -35,12 +38,16 @@ def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
     Args:
         model: a supported ViT, or a model with one inside.
         seed: of the fresh weights.
+        start: how InfSA layers of this package start: ``"own"``, with positive query and key
+            biases; ``"zero-bias"``, with zero biases; or ``"xavier"``, as the released InfSA layer,
+            whose weights are uniform by Xavier and whose biases are zero.
 
     Returns:
         A new model of the same dtype, device and mode.
 
     Raises:
-        ValueError: if its family does not say how, and it has no ``init_weights()``.
+        ValueError: if its family does not say how, and it has no ``init_weights()``; or if another
+            start is asked for and the model has no such layers.
     """
     model = unwrapped(model)
     vit = vit_of(model)
@@ -50,7 +57,29 @@ def untrained(model: nn.Module, seed: int = 0) -> nn.Module:
         _reset_around(fresh)
         torch.manual_seed(seed)
         _take(vit_of(fresh), (family_of(vit) or Family()).fresh(vit))
+        if start != "own":
+            _restart(fresh, start)
     return fresh
+
+
+def has_starts(model: nn.Module) -> bool:
+    """Whether a model has layers for which :func:`untrained` offers several starts."""
+    from ..attention.layers import InfSA  # which imports timm
+
+    return any(isinstance(module, InfSA) for module in model.modules())
+
+
+def _restart(model: nn.Module, start: str) -> None:
+    """Let the InfSA layers of a fresh model start in another way."""
+    from ..attention.layers import InfSA
+
+    if start not in get_args(Start):
+        raise ValueError(f"start must be one of {', '.join(get_args(Start))}, got {start!r}")
+    layers = [module for module in model.modules() if isinstance(module, InfSA)]
+    if not layers:
+        raise ValueError(f"start must be 'own' for a model without InfSA layers, got {start!r}")
+    for layer in layers:
+        layer.init_with_zero_biases(xavier=start == "xavier")
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ import infsa_explain.models  # noqa: F401  (registers the names)
 from infsa_explain.attention.layers import linear_weights
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate import Alignment, measure
+from infsa_explain.models.loading import load
 from infsa_explain.models.untraining import untrained
 from infsa_explain.vits.capturing import capture
 from infsa_explain.vits.preprocessing import preprocess
@@ -102,6 +103,16 @@ def test_the_untrained_control_is_a_fresh_model_against_its_own_graph(model):
     fresh = measure(untrained(model, 5), DATA, Alignment(control=False))
     assert [r["cosine"]["untrained"] for r in rows] == [r["cosine"]["linear"] for r in fresh]
     assert "untrained" not in fresh[0]["cosine"]
+    for start in ("zero-bias", "xavier"):
+        fresh = measure(untrained(model, 5, start), DATA, Alignment(control=False))
+        of_start = [row["cosine"][f"untrained-{start}"] for row in rows]
+        assert of_start == [row["cosine"]["linear"] for row in fresh]
+
+
+def test_a_softmax_model_has_one_start():
+    softmax = load("vit_softmax_digits")
+    (row, *_) = measure(softmax, PhotoDigits("val", 1), Alignment(layers=(0,)))
+    assert [v for v in row["cosine"] if v.startswith("untrained")] == ["untrained"]
 
 
 def test_a_dead_head_has_no_agreement(model):
@@ -116,7 +127,8 @@ def test_a_dead_head_has_no_agreement(model):
     for row in measure(dead, DATA, Alignment(layers=(0,))):
         assert row["dead"] == (row["head"] == 1)
         if row["dead"]:
-            assert set(row["cosine"].values()) - {row["cosine"]["untrained"]} == {None}
+            trained = {v: c for v, c in row["cosine"].items() if not v.startswith("untrained")}
+            assert set(trained.values()) == {None}
             assert row["value"] == 0
             assert row["left_out"] == [] and row["resolved"] and not row["converged"]
 

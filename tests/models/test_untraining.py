@@ -18,7 +18,7 @@ from torch import nn
 from infsa_explain import explain, load, preprocess
 from infsa_explain.models import untraining
 from infsa_explain.models.infvit import InfViT
-from infsa_explain.models.untraining import cascade, parts, untrained
+from infsa_explain.models.untraining import cascade, has_starts, parts, untrained
 from infsa_explain.vits.blocks import blocks_of
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -242,3 +242,32 @@ def test_maps_of_the_last_layer_do_not_see_the_head_and_lose_their_order_below_i
     np.testing.assert_allclose(rho[0], np.ones(3), rtol=0, atol=1e-12)
     np.testing.assert_allclose(structure[0], np.ones(3), rtol=0, atol=1e-12)
     assert (rho[1:] < 0.5).all() and (structure[1:] < 0.5).all()
+
+
+# ---------------------------------------------------------------- ways in which InfSA may start
+
+
+def test_starts_of_infsa_layers():
+    model = InfViT(**SMALL, num_classes=5, attention="pure")
+    own, zero, xavier = (untrained(model, 1, start) for start in ("own", "zero-bias", "xavier"))
+    for a, b, c in zip(own.blocks, zero.blocks, xavier.blocks, strict=True):
+        width = a.attn.qkv.in_features
+        same = a.attn.state_dict() | {"qkv.bias": torch.zeros(3 * width)}
+        assert a.attn.qkv.bias[: 2 * width].gt(0).all()
+        assert all(torch.equal(same[k], v) for k, v in b.attn.state_dict().items())
+        bound = (6 / (2 * width)) ** 0.5  # of a square matrix
+        for weight in (*c.attn.qkv.weight.chunk(3), c.attn.proj.weight):
+            assert weight.abs().max() <= bound
+            assert weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
+        assert not c.attn.qkv.bias.any() and not c.attn.proj.bias.any()
+        assert torch.equal(a.mlp.fc1.weight, c.mlp.fc1.weight)
+    again = untrained(model, 1, "xavier").state_dict()
+    assert all(torch.equal(again[k], v) for k, v in xavier.state_dict().items())
+
+
+def test_other_starts_are_for_infsa_layers():
+    assert not has_starts(VisionTransformer(**SMALL, num_classes=5))
+    with pytest.raises(ValueError, match="start must be 'own' for a model without InfSA layers"):
+        untrained(VisionTransformer(**SMALL, num_classes=5), start="xavier")
+    with pytest.raises(ValueError, match="start must be one of own, zero-bias, xavier, got 'no'"):
+        untrained(InfViT(**SMALL, num_classes=5, attention="pure"), start="no")
