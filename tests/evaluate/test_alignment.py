@@ -150,7 +150,8 @@ def test_heads_without_one_proven_perron_vector_are_left_out(model, monkeypatch)
     rows = measure(model, DATA, Alignment(layers=(0,)))
     for row in rows:
         out = row["head"] in (1, 2)
-        vectors = ["linear", "degree", "mean-query", "uniform", "untrained"]
+        fresh = ["untrained", "untrained-zero-bias", "untrained-xavier"]
+        vectors = ["linear", "degree", "mean-query", "uniform", *fresh]
         assert row["left_out"] == (vectors if out else [])
         assert all((value is None) == out for value in row["cosine"].values())
         assert not out or set(row["spearman"].values()) == set(row["centred"].values()) == {None}
