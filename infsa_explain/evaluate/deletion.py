@@ -173,7 +173,12 @@ class Morf(MapOptions, Measure):
             notes.append(
                 "excluded: images whose clean probability is not above --floor have no AOC"
             )
-        return [Table(title, MORF_HEADINGS, morf_table(summaries), "\n".join(filter(None, notes)))]
+        note = "\n".join(filter(None, notes))
+        spread = "MoRF-AOC by image: median, negative, right and wrong predictions; percent"
+        return [
+            Table(title, MORF_HEADINGS, morf_table(summaries), note),
+            Table(spread, SPREAD_HEADINGS, spread_table(summaries), SPREAD_NOTE),
+        ]
 
     @classmethod
     def charts(cls, rows: Sequence[Row], summaries: Any) -> list[Chart]:
@@ -269,6 +274,10 @@ class MorfSummary:
         over: control → :class:`Difference` of AOC to that control; empty for the controls.
         tied: share of patches whose score equals another's.
         seeds: of AOC.
+        median: of AOC over images, which a few very negative areas do not move.
+        negative: share of images whose AOC is negative: the probability rises as patches go.
+        right, wrong: AOC over the images that the model classifies as labelled, and over the
+            others; None for images without labels.
     """
 
     model: str
@@ -282,6 +291,10 @@ class MorfSummary:
     over: dict[str, Difference]
     tied: float
     seeds: Seeds
+    median: float = float("nan")
+    negative: float = float("nan")
+    right: MeanInterval | None = None
+    wrong: MeanInterval | None = None
 
 
 def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
@@ -310,10 +323,32 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
             over.get((model, method), {}),
             float(np.mean(numbers["tied"].of_images)),
             numbers["aoc"].seeds,
+            **_spread(numbers["aoc"], numbers["right"]),
         )
         for model, methods in groups.items()
         for method, numbers in methods.items()
     ]
+
+
+def _spread(aoc: Values, right: Values) -> dict[str, Any]:
+    """How AOC is spread over images, and its means where the model is right and where it is not."""
+    areas = aoc.of_images[~np.isnan(aoc.of_images)]
+    if not len(areas):
+        return {}
+    spread = {"median": float(np.median(areas)), "negative": float((areas < 0).mean())}
+    if np.isnan(right.matrix).all():
+        return spread
+    parts = {
+        name: Values(np.where(right.matrix == value, aoc.matrix, np.nan), aoc.clusters).interval()
+        for name, value in (("right", 1), ("wrong", 0))
+    }
+    return spread | parts
+
+
+def _is_right(row: Row) -> float | None:
+    """1 if the prediction on the clean image is the label, else 0; None without a label."""
+    label = row.get("label")
+    return None if label is None else float(label == row["predicted"])
 
 
 def _by_order(rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
@@ -325,11 +360,13 @@ def _by_order(rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
         "lerf_auc": ("lerf", "auc"),
         "tied": ("morf", "tied"),
     }
+    right = images.values((row for row in rows if row["order"] == "morf"), _is_right)
     return {
         method: {
             name: images.values(_rows(rows, method, order), itemgetter(field))
             for name, (order, field) in fields.items()
         }
+        | {"right": right}
         for method in unique(rows, "method")
     }
 
@@ -368,6 +405,39 @@ def morf_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
         )
         for s in summaries
     ]
+
+
+SPREAD_HEADINGS = (
+    "model",
+    "method",
+    "median ↑",
+    "negative ↓",
+    "predicted right ↑ [95%]",
+    "n",
+    "predicted wrong ↑ [95%]",
+    "n",
+)
+SPREAD_NOTE = "predicted right: the prediction on the clean image is the label."
+
+
+def spread_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
+    """The cells of the table, a tuple a row, under ``SPREAD_HEADINGS``; in percent."""
+    return [
+        (
+            s.model,
+            s.method,
+            f"{100 * s.median:.1f}",
+            f"{100 * s.negative:.1f}",
+            *_part_cells(s.right),
+            *_part_cells(s.wrong),
+        )
+        for s in summaries
+    ]
+
+
+def _part_cells(part: MeanInterval | None) -> tuple[str, str]:
+    """Mean and number of images; dashes for images without labels, or for no image."""
+    return ("—", "—") if part is None else (interval_cell(part) if part.n else "—", str(part.n))
 
 
 def _write_curves(path: Path, curves: Curves) -> None:

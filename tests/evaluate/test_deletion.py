@@ -109,7 +109,7 @@ def test_the_floor_where_none_is_given(model):
     assert all(row["p0"] < 1e-9 and row["aoc"] is None and row["auc"] < 1 for row in rows)
     (summary,) = summarise_morf(rows)
     assert (summary.aoc.n, summary.aoc.excluded, summary.auc.n) == (0, 1, 1)
-    (table,) = Report(rows).tables()
+    table, _ = Report(rows).tables()
     assert "excluded: images whose clean probability is not above --floor" in table.note
     rows = measure(sure, Subset(DATA, [0]), Morf(("degree",), steps=3, target="label", floor=0))
     assert all(row["aoc"] is not None for row in rows)

@@ -105,7 +105,7 @@ def test_two_ranks_of_torchrun(tmp_path, whole):
     command = (*launcher, "infsa_explain", "morf", *OPTIONS)
     done = run(*command, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("MoRF-AOC") == 1
+    assert done.stdout.count("deletion, fill mean, 3 steps") == 1
     assert {path.name for path in (tmp_path / "run").glob("rows.*")} == {
         "rows.1-of-2.jsonl",
         "rows.2-of-2.jsonl",

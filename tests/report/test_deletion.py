@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from infsa_metrics import bootstrap_mean, paired_tests
 
+from infsa_explain.evaluate.deletion import spread_table
 from infsa_explain.report import (
     MORF_HEADINGS,
     Report,
@@ -95,6 +96,27 @@ def test_a_family_is_one_model_and_one_control():
             assert (interval.low, interval.high) == (test.low, test.high)
 
 
+def test_median_negative_areas_and_right_and_wrong_predictions():
+    labelled = [
+        dict(row, label=3, predicted=3 if row["image"] in IMAGES[:5] else 4) for row in rows()
+    ]
+    for row in labelled:
+        if row["method"] == "visits" and row["image"] == IMAGES[0] and row["order"] == "morf":
+            row["aoc"] = -0.5
+    areas = np.array([-0.5, *AOC["visits"][1:]])
+    visits = summarise_morf(labelled)[0]
+    assert visits.median == pytest.approx(np.median(areas), abs=1e-12)
+    assert visits.negative == pytest.approx((areas < 0).mean(), abs=1e-12)
+    for part, chosen in ((visits.right, slice(5)), (visits.wrong, slice(5, None))):
+        assert part.mean == pytest.approx(areas[chosen].mean(), abs=1e-12)
+        assert part.n == len(areas[chosen])
+    unlabelled = summarise_morf(rows())[0]
+    assert unlabelled.right is None and spread_table([unlabelled])[0][4:] == ("—",) * 4
+    _, table = Report(labelled).tables()
+    assert table.cells[0][:3] == ("m", "visits", f"{100 * np.median(areas):.1f}")
+    assert {len(row) for row in table.cells} == {len(table.headings)}
+
+
 def test_undefined_images_are_excluded_and_counted():
     broken = rows()
     for row in broken:
@@ -137,7 +159,7 @@ def test_models_are_kept_apart():
 
 
 def test_markdown_has_a_cell_for_every_heading():
-    (table,) = Report(rows()).tables()
+    table, _ = Report(rows()).tables()
     title, above, *lines, blank, note, steps = table.markdown().splitlines()
     assert title == "**deletion, fill mean, 2 steps; percent**"
     assert len(lines) == 2 + 3 and not above and not blank
