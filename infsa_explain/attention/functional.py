@@ -16,6 +16,8 @@ Source: Infinite Self-Attention, arXiv 2603.00175, and its released code (``rho`
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,8 @@ from .pure import affinity_product
 
 __all__ = ["linear_infsa", "linear_weights", "pure_infsa", "token_graph"]
 
+#: What Linear-InfSA averages.
+Central = Literal["queries", "keys"]
 EPS = 1e-6
 #: γ of a new layer.
 INITIAL_GAMMA = 0.95
@@ -102,7 +106,9 @@ def pure_infsa(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: floa
         return (scale * product).to(v.dtype)
 
 
-def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Tensor:
+def linear_weights(
+    q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1, central: Central = "queries"
+) -> Tensor:
     """`a`: how much the central query attends to each token, an O(N) estimate of the Perron vector.
 
     e_i = ‖q_i‖₂, w = e / Σe, q̄ = Σ w_i q_i, a = relu(k q̄ / d) / (Σ relu(k q̄ / d) + ε).
@@ -115,15 +121,25 @@ def linear_weights(q: Tensor, k: Tensor, eps: float = EPS, steps: int = 1) -> Te
             found so far, q̄ ← Σ a_i q_i. This is power iteration on Âᵀ, except that the relu comes
             after the sum over tokens, not before. It converges to the left Perron vector only if
             no product is negative.
+        central: what is averaged. ``"queries"``, as in the released code; ``"keys"``, as one
+            description of the paper has it: with the central key k̄ = Σ w_i k_i, where w are the
+            shares of ‖k_i‖₂, the weights are relu(q k̄ / d), which estimate the right Perron vector.
 
     Returns:
         (B, H, N), non-negative, without the factor γ. Sums to 1, or is all zero in a dead head,
         in which no key has a positive product with the central query.
 
+    Raises:
+        ValueError: if ``central`` is unknown.
+
     >>> q = torch.ones(1, 1, 3, 2)
     >>> linear_weights(q, torch.tensor([[[[1., 1], [2, 2], [-1, 0]]]]))[0, 0]
     tensor([0.3333, 0.6667, 0.0000])
     """
+    if central not in get_args(Central):
+        raise ValueError(f"central must be 'queries' or 'keys', got {central!r}")
+    if central == "keys":
+        q, k = k, q
     with torch.autocast(q.device.type, enabled=False):
         q, k = (at_least_float32(x).contiguous() for x in (q, k))
         # If all queries are zero, so is their mean, whatever the weights.
@@ -159,7 +175,12 @@ def _norms(q: Tensor) -> Tensor:
 
 
 def linear_infsa(
-    q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float = EPS
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: float | Tensor,
+    eps: float = EPS,
+    central: Central = "queries",
 ) -> Tensor:
     """γ Σ_j a_j v_j, the same row for every token; `a` is :func:`linear_weights`.
 
@@ -168,18 +189,25 @@ def linear_infsa(
         k: keys, (B, H, N, d).
         v: values, (B, H, N, d).
         gamma: survival of the walk per step, a float or (H,), in (0, 1).
-        eps: see :func:`linear_weights`.
+        eps, central: see :func:`linear_weights`.
 
     Returns:
         (B, H, N, d) in the dtype of ``v``; a view that repeats one row.
     """
-    return summary(q, k, v, gamma, eps).expand_as(v)
+    return summary(q, k, v, gamma, eps, central).expand_as(v)
 
 
-def summary(q: Tensor, k: Tensor, v: Tensor, gamma: float | Tensor, eps: float) -> Tensor:
+def summary(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: float | Tensor,
+    eps: float,
+    central: Central = "queries",
+) -> Tensor:
     """γ aᵀ v, (B, H, 1, d): what every token receives."""
     with torch.autocast(q.device.type, enabled=False):
-        weights = linear_weights(q, k, eps).unsqueeze(-2)
+        weights = linear_weights(q, k, eps, central=central).unsqueeze(-2)
         return (per_head(gamma, weights) * (weights @ v.to(weights.dtype))).to(v.dtype)
 
 

@@ -2,8 +2,8 @@
 
 A high cosine alone says little: the vectors are non-negative, and the constant vector may score
 0.98. So every graph's Perron vector is also compared with what needs no training or no weights:
-in-degree, the weights of the unweighted mean query, the constant vector, and the weights and graph
-of the same model untrained.
+in-degree, the weights of the unweighted mean query, the weights by a central key in place of a
+central query, the constant vector, and the weights and graph of the same model untrained.
 """
 
 from __future__ import annotations
@@ -223,6 +223,7 @@ def _vectors(layer: Layer, options: Alignment) -> dict[str, Tensor]:
     return {
         "linear": linear_weights(op.q, op.k),
         **{f"linear-k{k}": linear_weights(op.q, op.k, steps=k) for k in options.steps},
+        "central-key": linear_weights(op.q, op.k, central="keys"),
         "degree": degree,
         "mean-query": key_weights(ones[..., None] / op.num_tokens, op.q, op.k).squeeze(-1),
         "uniform": ones,

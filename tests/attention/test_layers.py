@@ -96,6 +96,18 @@ class TestFormulas:
                 truth = weights_by_hand(q[b, h].numpy(), k[b, h].numpy())
                 np.testing.assert_allclose(weights[b, h], truth, rtol=0, atol=1e-15)
 
+    def test_a_central_key_in_place_of_a_central_query(self, qkv):
+        q, k, v = qkv
+        energy = k.norm(dim=-1, keepdim=True)
+        central = (energy / energy.sum(-2, keepdim=True) * k).sum(-2, keepdim=True)
+        scores = torch.relu(q @ central.mT / q.shape[-1])[..., 0]
+        expected = scores / (scores.sum(-1, keepdim=True) + 1e-6)
+        torch.testing.assert_close(linear_weights(q, k, central="keys"), expected)
+        out = linear_infsa(q, k, v, 0.5, central="keys")
+        torch.testing.assert_close(out[:, :, 0], 0.5 * (expected[..., None, :] @ v)[:, :, 0])
+        with pytest.raises(ValueError, match="central must be 'queries' or 'keys', got 'values'"):
+            linear_weights(q, k, central="values")
+
     def test_linear_weights_sum_to_one_or_are_all_zero(self):
         torch.manual_seed(0)
         k = torch.randn(1, 4, 9, 5)

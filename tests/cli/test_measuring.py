@@ -76,6 +76,7 @@ def test_align_at_another_size_without_weights(cli):
     assert code == 0
     assert [v["vector"] for v in json.loads(stdout)["vectors"]] == [
         "linear",
+        "central-key",
         "degree",
         "mean-query",
         "uniform",

@@ -91,6 +91,8 @@ def test_the_weights_of_the_mean_query_and_of_k_steps(model):
         queries, keys = q[image, row["head"]], k[image, row["head"]]
         _, vector = truth(layer.operator, image, row["head"], "left")
         of_mean = np.maximum(keys @ queries.mean(0), 0)
+        by_key = np.maximum(queries @ (np.linalg.norm(keys, axis=1) @ keys), 0)
+        assert row["cosine"]["central-key"] == pytest.approx(cos(by_key, vector), abs=1e-6)
         assert row["cosine"]["mean-query"] == pytest.approx(cos(of_mean, vector), abs=1e-6)
         w = np.linalg.norm(queries, axis=1)
         for _ in range(3):
@@ -151,9 +153,11 @@ def test_heads_without_one_proven_perron_vector_are_left_out(model, monkeypatch)
     for row in rows:
         out = row["head"] in (1, 2)
         fresh = ["untrained", "untrained-zero-bias", "untrained-xavier"]
-        vectors = ["linear", "degree", "mean-query", "uniform", *fresh]
+        vectors = ["linear", "central-key", "degree", "mean-query", "uniform", *fresh]
         assert row["left_out"] == (vectors if out else [])
-        assert all((row["cosine"][vector] is None) == out for vector in vectors[:5])
+        assert all(
+            (row["cosine"][vector] is None) == out for vector in {*vectors[:6]} - {"central-key"}
+        )
         assert not out or set(row["spearman"].values()) == set(row["centred"].values()) == {None}
         assert (row["error_bound"] is None) == out
         assert (row["converged"], row["resolved"]) == (not out, row["head"] != 1)
