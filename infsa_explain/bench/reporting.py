@@ -21,7 +21,7 @@ from .settings import Setting, count_operations
 __all__ = ["bench_plot", "bench_table", "paper_table", "write_bench"]
 
 NOTE = (
-    "Time is the median for one batch: processor time with one thread on a CPU, otherwise wall- "
+    "Time is the median for one batch: processor time with one thread on a CPU, otherwise wall-"
     "clock time. ~ marks extrapolated values, with the 95% interval of what a measurement would "
     "give. Extrapolation fits a·N + b·N² with a, b ≥ 0, N tokens, to the measured times by least "
     "squares on relative errors; the interval is Student's t from the residuals (at least 3%), "
