@@ -25,6 +25,8 @@ MECHANISMS: dict[str, Coefficients] = {
     "quadratic": (0.0, 0.0, 5e-7),
     "mixed": (0.0, 1.75e-3, 5e-7),
     "mixed, with 60 ms overhead": (0.06, 1.75e-3, 5e-7),
+    "linear, most of it overhead": (0.01, 1e-6, 0.0),
+    "mixed, most of it overhead": (0.01, 1e-6, 1e-9),
 }
 FUSED = "mixed"
 #: Sides of the images that are measured. Halved sizes of 9216 are measured where it is too slow.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import ndtri, stdtrit
 
@@ -20,8 +21,11 @@ FITTED = 3
 LEVEL = 0.95
 #: The standard deviation of a relative measurement error is between these two.
 LEAST_ERROR, LARGEST_ERROR = 0.03, 0.08
+#: A larger relative error of the fit is not of measurement: the overhead is not negligible.
+OVERHEAD = 1.5 * LARGEST_ERROR
 #: In 95 of 100 cases, two times with the largest error differ by at most this factor.
 SLACK = math.exp(float(ndtri(0.5 + LEVEL / 2)) * math.sqrt(2) * LARGEST_ERROR)
+Array = NDArray[np.float64]
 #: Ranges of numbers of tokens, and of seconds.
 TOKENS, SECONDS = count(1, 10**12), Range(0, math.inf, open_low=True, open_high=True)
 
@@ -79,12 +83,16 @@ def exponent(times: Mapping[int, float]) -> float | None:
 def extrapolate(times: Mapping[int, float], tokens: int) -> Estimate | None:
     """Seconds at a number of tokens N, by a fit of t(N) = a N + b N² with a, b ≥ 0.
 
-    The coefficients minimise the sum of squared relative errors. The interval predicts the result
-    of one measurement at N. It is Student's t with n − 2 degrees of freedom times the standard
-    error, from the residuals of the fit; residuals below 3% count as 3%. It is cut to what the form
-    allows: N/Nmax to (N/Nmax)² times the time at the largest measured size Nmax, give or take a
-    quarter, by which two times with errors of 8% may differ. With two sizes these limits are the
-    interval.
+    The coefficients minimise the sum of squared relative errors. A constant overhead c > 0 is added
+    where the errors without it exceed 12%, which is more than measurements have: on a GPU, or with
+    a tiny model, it may be most of the time of small sizes.
+
+    The interval predicts the result of one measurement at N. It is Student's t times the standard
+    error, from the residuals of the fit, with as many degrees of freedom as there are sizes beyond
+    coefficients; residuals below 3% count as 3%. It is cut to what the form allows: N/Nmax to
+    (N/Nmax)² times the time at the largest measured size Nmax, give or take a quarter, by which two
+    times with errors of 8% may differ. An overhead, which is at most the shortest time, does not
+    grow. Without degrees of freedom these limits are the interval.
 
     Args:
         times: number of tokens → measured seconds.
@@ -106,20 +114,21 @@ def extrapolate(times: Mapping[int, float], tokens: int) -> Estimate | None:
     if len(times) < 2:
         return None
     sizes, seconds = np.array(sorted(times.items()), dtype=np.float64).T
-    scaled = sizes / sizes[-1]
-    growth = tokens / sizes[-1]
-    terms = np.stack([scaled, scaled**2], 1) / seconds[:, None]
-    at_tokens = np.array([growth, growth**2])
-    coefficients, residual = nnls(terms, np.ones(len(sizes)))
-    linear, quadratic = (float(seconds[-1] * term) for term in at_tokens)
-    lowest, highest = min(linear, quadratic) / SLACK, max(linear, quadratic) * SLACK
-    value = min(max(float(coefficients @ at_tokens), lowest), highest)
-    freedom = len(sizes) - 2
-    if freedom == 0:
+    growth, largest = tokens / sizes[-1], seconds[-1]
+    limits = [largest * growth, largest * growth**2]
+    fit = _fit(sizes, seconds, tokens, [1, 2])
+    if fit.error > OVERHEAD:
+        with_overhead = _fit(sizes, seconds, tokens, [0, 1, 2])
+        if with_overhead.coefficients[0] > 0:
+            fit = with_overhead
+            overhead = min(seconds.min() * SLACK, largest)  # no time is below the overhead
+            limits.append(overhead + (largest - overhead) * growth)
+    lowest, highest = float(min(limits)) / SLACK, float(max(limits)) * SLACK
+    value = min(max(fit.value, lowest), highest)
+    if fit.freedom < 1:
         return Estimate(value, lowest, highest)
-    error = max(float(residual) / math.sqrt(freedom), LEAST_ERROR)
-    of_fit = float(np.linalg.norm(at_tokens @ np.linalg.pinv(terms)))
-    margin = float(stdtrit(freedom, 0.5 + LEVEL / 2)) * error * math.hypot(of_fit, value)
+    error = math.hypot(fit.spread, value) * max(fit.error, LEAST_ERROR)
+    margin = float(stdtrit(fit.freedom, 0.5 + LEVEL / 2)) * error
     return Estimate(value, max(lowest, value - margin), min(highest, value + margin))
 
 
@@ -149,6 +158,35 @@ def ratio(numerator: Estimate, denominator: Estimate) -> Estimate:
         math.log(numerator.high / numerator.value), math.log(denominator.value / denominator.low)
     )
     return Estimate(value, value * math.exp(-down), value * math.exp(up))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A least-squares fit: its coefficients and its value at N, the standard error of that value as
+    a multiple of the relative error of a time, that error by the residuals, degrees of freedom.
+    """
+
+    coefficients: Array
+    value: float
+    spread: float
+    error: float
+    freedom: int
+
+
+def _fit(sizes: Array, seconds: Array, tokens: int, powers: Sequence[int]) -> _Fit:
+    """Fit a sum of powers of the number of tokens, with coefficients of at least 0."""
+    largest = sizes[-1]  # all sizes are divided by it, so that the terms are of one magnitude
+    terms = (sizes[:, None] / largest) ** powers / seconds[:, None]
+    at_tokens = (tokens / largest) ** np.array(powers, dtype=np.float64)
+    coefficients, residual = nnls(terms, np.ones(len(sizes)))
+    freedom = len(sizes) - len(powers)
+    return _Fit(
+        coefficients=coefficients,
+        value=float(coefficients @ at_tokens),
+        spread=float(np.linalg.norm(at_tokens @ np.linalg.pinv(terms))),
+        error=float(residual) / math.sqrt(max(freedom, 1)),
+        freedom=freedom,
+    )
 
 
 def _require(times: Mapping[int, float]) -> None:
