@@ -21,21 +21,22 @@ from .settings import Setting, count_operations
 __all__ = ["bench_plot", "bench_table", "paper_table", "write_bench"]
 
 NOTE = (
-    "Time is the median for one batch: processor time with one thread on a CPU, otherwise wall-"
-    "clock time. ~ marks extrapolated values, with the 95% interval of what a measurement would "
-    "give. Extrapolation fits a·N + b·N² with a, b ≥ 0, N tokens, to the measured times by least "
-    "squares on relative errors; the interval is Student's t from the residuals (at least 3%), "
-    "cut to between linear and quadratic growth from the largest measured size, within a factor "
-    "of 1.25. × is the time of fused softmax divided by the time of the row: above 1 is faster. "
-    "Where one of the two is extrapolated, × has an interval too. The exponent of time in tokens "
-    "describes the growth over the three largest measured sizes; nothing is extrapolated with it. "
-    "Memory on a CPU is the peak of the whole process, with Python and PyTorch; on a GPU it is "
-    "the peak of PyTorch's allocations. GFLOPs are counted by torch.utils.flop_counter, which "
-    "counts matrix products and convolutions; a multiply-add is two operations. Fused softmax and "
-    "Pure InfSA have products inside operators that it cannot count, so their GFLOPs are those of "
-    "the textbook form. OOM (predicted): one N×N float32 matrix per head exceeds the available "
-    "memory, so the setting was not run. With --compile the compiler may turn materialised "
-    "softmax into the fused one."
+    "Time is the median for one batch: processor time with one thread on a CPU, otherwise "
+    "wall-clock time. ~ marks extrapolated values, with the 95% interval of what a measurement "
+    "would give. Extrapolation fits a·N + b·N² with a, b ≥ 0, N tokens, to the measured times by "
+    "least squares on relative errors, with a constant overhead where these exceed 12% without. "
+    "The interval is Student's t from the residuals (at least 3%), cut to between linear and "
+    "quadratic growth from the largest measured size, within a factor of 1.25. × is the time of "
+    "fused softmax divided by the time of the row: above 1 is faster. Where one of the two is "
+    "extrapolated, × has an interval too. The exponent of time in tokens describes the growth "
+    "over the three largest measured sizes; nothing is extrapolated with it. Memory on a CPU is "
+    "the peak of the whole process, with Python and PyTorch; on a GPU it is the peak of PyTorch's "
+    "allocations. GFLOPs are counted by torch.utils.flop_counter, which counts matrix products "
+    "and convolutions; a multiply-add is two operations. Fused softmax and Pure InfSA have "
+    "products inside operators that it cannot count, so their GFLOPs are those of the textbook "
+    "form. OOM (predicted): one N×N float32 matrix per head exceeds the available memory, so the "
+    "setting was not run. With --compile the compiler may turn materialised softmax into the "
+    "fused one."
 )
 
 

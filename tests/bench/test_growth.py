@@ -76,7 +76,9 @@ def test_no_interval_is_beyond_what_the_form_allows():
     for _ in range(100):
         times = dict(zip((200, 1000, 4000, 9000), rng.uniform(0.1, 10, 4), strict=True))
         estimate = extrapolate(times, 36_000)
-        assert 4 * times[9000] / SLACK <= estimate.low <= estimate.value
+        overhead = min(min(times.values()) * SLACK, times[9000])  # at most, and it does not grow
+        least = overhead + 4 * (times[9000] - overhead)
+        assert least / SLACK * (1 - 1e-12) <= estimate.low <= estimate.value
         assert estimate.value <= estimate.high <= 16 * times[9000] * SLACK
 
 
@@ -86,9 +88,34 @@ def test_between_the_sizes_the_limits_are_exchanged():
 
 
 def test_growth_below_linear_is_continued_linearly():
-    estimate = extrapolate({100: 1.0, 200: 1.5, 400: 2.5}, 800)
-    rates = np.array([100, 200 / 1.5, 400 / 2.5])  # N/t; b = 0, and a = Σ(N/t) / Σ(N/t)²
+    estimate = extrapolate({100: 1.0, 200: 1.9, 400: 3.6}, 800)
+    rates = np.array([100, 200 / 1.9, 400 / 3.6])  # N/t; b = 0, and a = Σ(N/t) / Σ(N/t)²
     assert estimate.value == pytest.approx(800 * rates.sum() / np.square(rates).sum())
+
+
+def test_an_overhead_is_fitted_where_it_is_not_negligible():
+    """A model so small that starting its layers takes most of the time."""
+    times = {n: 0.01 + form(n, 1e-6, 1e-9) for n in (197, 1025, 4097, 5185, 16385, 20737)}
+    estimate = extrapolate(times, 65_537)
+    assert estimate.value == pytest.approx(0.01 + form(65_537, 1e-6, 1e-9), rel=1e-6)
+    assert estimate.high / estimate.low < 1.5
+    linear = {n: 0.01 + form(n, 1e-6, 0) for n in (197, 1025, 4097, 16385)}
+    truth = 0.01 + 0.331777
+    estimate = extrapolate(linear, 331_777)
+    assert linear[16_385] * 331_777 / 16_385 > 1.5 * truth  # more than linear from the largest
+    assert estimate.value == pytest.approx(truth, rel=1e-6)
+    overhead, largest = linear[197] * SLACK, linear[16_385]
+    least = overhead + (largest - overhead) * 331_777 / 16_385
+    assert estimate.low == pytest.approx(least / SLACK)
+    assert estimate.low < truth
+
+
+def test_a_misfit_that_no_overhead_explains_is_left_to_the_residuals():
+    """Times that grow faster than the form: the overhead would be 0."""
+    times = {n: 1e-9 * n**2.5 for n in (200, 1000, 4000, 16_000)}
+    estimate = extrapolate(times, 64_000)
+    assert estimate.low >= 4 * times[16_000] / SLACK
+    assert estimate.high <= 16 * times[16_000] * SLACK
 
 
 def test_one_size_gives_no_estimate():
@@ -133,7 +160,7 @@ def test_cells_round_intervals_outwards():
 def test_coverage_of_the_intervals():
     """Fewer simulations than ``experiments/extrapolation_coverage.py``, with the same outcome."""
     rows = script("extrapolation_coverage").coverage(simulations=60)
-    assert len(rows) == 48
+    assert len(rows) == 72
     for kind, mean in (("time", 0.997), ("measurement", 0.984), ("ratio", 0.998)):
         shares = [getattr(row, kind) for row in rows]
         assert np.mean(shares) == pytest.approx(mean, abs=0.006)
