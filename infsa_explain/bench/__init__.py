@@ -5,10 +5,11 @@ May import: every room except ``cli``.
 
 from __future__ import annotations
 
+from .growth import Estimate, exponent, extrapolate, ratio
 from .measuring import Measurement, OutOfMemory, TooSlow, measure_setting
 from .mechanisms import FUSED, MECHANISMS, Mechanism
 from .reporting import bench_plot, bench_table, paper_table, write_bench
-from .running import BenchRow, CsvFile, exponent, extrapolate, plan, run_bench
+from .running import BenchRow, CsvFile, plan, run_bench
 from .settings import Setting, build, count_operations
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "MECHANISMS",
     "BenchRow",
     "CsvFile",
+    "Estimate",
     "Measurement",
     "Mechanism",
     "OutOfMemory",
@@ -30,6 +32,7 @@ __all__ = [
     "measure_setting",
     "paper_table",
     "plan",
+    "ratio",
     "run_bench",
     "write_bench",
 ]

@@ -11,18 +11,15 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..files import append_alone, make_folder, naming
+from ..files import append_alone, make_folder, naming, replacing
 from ..ranges import Range, count
+from .growth import Estimate, exponent, extrapolate, ratio
 from .measuring import Measurement, OutOfMemory, TooSlow, measure_setting
 from .mechanisms import FUSED, MECHANISMS
 from .settings import PATCH, Setting, available_memory, count_operations, least_bytes
 
-__all__ = ["BenchRow", "CsvFile", "exponent", "extrapolate", "plan", "run_bench"]
+__all__ = ["BenchRow", "CsvFile", "plan", "run_bench"]
 
-#: Number of sizes, the largest ones, that an exponent is fitted to.
-FITTED = 3
 #: Longest budget in seconds, about 30 years; timers do not accept much more.
 LONGEST = 1e9
 #: Number of tokens → seconds of a batch.
@@ -42,9 +39,13 @@ class BenchRow:
             ``"OOM (predicted)"``, not run; ``"too slow"``, with too few smaller sizes to
             extrapolate from.
         seconds: time of one batch; None if unknown, as in the fields below.
+        seconds_low, seconds_high: 95% interval of extrapolated ``seconds``, see
+            :func:`~infsa_explain.bench.growth.extrapolate`; None if measured.
         images_per_second: batch size divided by ``seconds``.
         speed_to_fused: seconds of fused softmax divided by ``seconds``; above 1 is faster.
-        exponent: of seconds as a power of tokens, fitted to the three largest measured sizes.
+        speed_to_fused_low, speed_to_fused_high: its 95% interval; None if both were measured.
+        exponent: of seconds as a power of tokens, over the three largest measured sizes. It
+            describes the growth there; nothing is extrapolated with it.
         repeats, peak_bytes: see :class:`~infsa_explain.bench.measuring.Measurement`.
         joules_per_image: energy.
         parameters: of the model.
@@ -64,8 +65,12 @@ class BenchRow:
     device: str
     state: str
     seconds: float | None
+    seconds_low: float | None
+    seconds_high: float | None
     images_per_second: float | None
     speed_to_fused: float | None
+    speed_to_fused_low: float | None
+    speed_to_fused_high: float | None
     exponent: float | None
     repeats: int
     peak_bytes: int | None
@@ -160,14 +165,14 @@ class _Clock:
     def __init__(self, repeats: int, budget: float, measure: MeasureSetting) -> None:
         self._repeats, self._budget, self._measure = repeats, budget, measure
         self.times: dict[str, Times] = {name: {} for name in MECHANISMS}
-        self._fused: Times = {}
+        self._fused: dict[int, Estimate] = {}
 
     def attempt(self, setting: Setting) -> BenchRow | None:
         """A row, or None if the setting is too slow."""
         if least_bytes(setting) > available_memory(setting.device):
             return self.row(setting, "OOM (predicted)")
         expected = extrapolate(self.times[setting.mechanism], setting.tokens)
-        if expected is not None and 2 * expected > self._budget:  # a warm-up and a timed batch
+        if expected is not None and 2 * expected.value > self._budget:  # one warm-up, one timed
             return None
         try:
             measured = self._measure(setting, self._repeats, self._budget)
@@ -194,21 +199,26 @@ class _Clock:
         times = self.times[setting.mechanism]
         seconds = None
         if measured is not None:
-            seconds = times[setting.tokens] = measured.seconds
+            times[setting.tokens] = measured.seconds
+            seconds = Estimate.measured(measured.seconds)
         elif state == "extrapolated":
             seconds = extrapolate(times, setting.tokens)
-        if setting.mechanism == FUSED and seconds is not None:
-            self._fused[setting.tokens] = seconds
-        fused = self._fused.get(setting.tokens)
+        speed = self._speed_to_fused(setting, seconds)
+        low, high = seconds.interval if seconds else (None, None)
+        speed_low, speed_high = speed.interval if speed else (None, None)
         parameters, operations = count_operations(setting)
         energy = measured.joules if measured else None
         return BenchRow(
             **asdict(setting),
             tokens=setting.tokens,
             state=state,
-            seconds=seconds,
-            images_per_second=seconds and setting.batch_size / seconds,
-            speed_to_fused=fused / seconds if fused and seconds else None,
+            seconds=seconds.value if seconds else None,
+            seconds_low=low,
+            seconds_high=high,
+            images_per_second=setting.batch_size / seconds.value if seconds else None,
+            speed_to_fused=speed.value if speed else None,
+            speed_to_fused_low=speed_low,
+            speed_to_fused_high=speed_high,
             exponent=exponent(times),
             repeats=measured.repeats if measured else 0,
             peak_bytes=measured.peak_bytes if measured else None,
@@ -217,44 +227,15 @@ class _Clock:
             gflops=operations / 1e9,
         )
 
-
-def exponent(times: Times) -> float | None:
-    """The b in seconds ∝ tokensᵇ, by a least-squares line through the logarithms.
-
-    Args:
-        times: number of tokens → seconds; the largest three are used.
-
-    Returns:
-        The exponent, or None for fewer than two sizes.
-
-    >>> round(exponent({100: 1.0, 200: 4.0, 400: 16.0}), 6)
-    2.0
-    """
-    points = sorted(times.items())[-FITTED:]
-    if len(points) < 2:
-        return None
-    tokens, seconds = np.log(points).T
-    return float(np.polyfit(tokens, seconds, 1)[0])
-
-
-def extrapolate(times: Times, tokens: int) -> float | None:
-    """Seconds at a number of tokens, from the largest measured size and :func:`exponent`.
-
-    Args:
-        times: number of tokens → seconds.
-        tokens: number of tokens to extrapolate to.
-
-    Returns:
-        Seconds, or None for fewer than two sizes.
-
-    >>> round(extrapolate({100: 1.0, 200: 4.0}, 800), 6)
-    64.0
-    """
-    power = exponent(times)
-    if power is None:
-        return None
-    largest = max(times)
-    return float(times[largest] * (tokens / largest) ** power)
+    def _speed_to_fused(self, setting: Setting, seconds: Estimate | None) -> Estimate | None:
+        """Speed relative to fused softmax at the same size, whose row comes first."""
+        if seconds is None:
+            return None
+        if setting.mechanism == FUSED:
+            self._fused[setting.tokens] = seconds
+            return Estimate.measured(1.0)  # a time divided by itself
+        fused = self._fused.get(setting.tokens)
+        return None if fused is None else ratio(fused, seconds)
 
 
 def _unless_finished(measure: MeasureSetting, rows: Sequence[BenchRow]) -> MeasureSetting:
@@ -275,11 +256,16 @@ def _unless_finished(measure: MeasureSetting, rows: Sequence[BenchRow]) -> Measu
 
 
 _COLUMNS = [field.name for field in fields(BenchRow)]
-_HEADER = ",".join(_COLUMNS).encode() + b"\r\n"
+#: Intervals, which files of earlier versions do not have.
+_INTERVALS = [name for name in _COLUMNS if name.endswith(("_low", "_high"))]
+_EARLIER = [name for name in _COLUMNS if name not in _INTERVALS]
 
 
 class CsvFile:
     """``bench.csv``: each row is on disk as soon as it is measured.
+
+    A file of an earlier version, without intervals, is rewritten with this version's columns. Its
+    measured values are kept; extrapolated times, and ratios to one, are left out.
 
     Args:
         path: of the file.
@@ -304,13 +290,18 @@ class CsvFile:
                     f"{path} exists already; --resume it, or name another folder in --out"
                 )
             lines, newline, incomplete = content.rpartition(b"\n")
-            if not newline and not _HEADER.startswith(incomplete):
+            if not newline and not _starts_a_header(incomplete):
                 raise ValueError(f"{path} is not a bench.csv; name another folder in --out")
-            self.rows = _rows_in(path, (lines + newline).decode())
+            columns, self.rows = _rows_in(path, (lines + newline).decode())
             binary.truncate(len(lines + newline))
         except ValueError:
             binary.close()
             raise
+        if columns == _EARLIER:
+            binary.close()
+            self.rows = _without_extrapolations(self.rows)
+            _write(path, self.rows)
+            binary = append_alone(path)
         self.file = io.TextIOWrapper(binary, encoding="utf-8", newline="")
         self.writer = csv.DictWriter(self.file, _COLUMNS)
         if not lines:
@@ -337,19 +328,51 @@ def _setting(row: BenchRow) -> Setting:
     return Setting(**{field.name: getattr(row, field.name) for field in fields(Setting)})
 
 
-def _rows_in(path: Path, text: str) -> list[BenchRow]:
-    """Parse the rows of a file."""
+def _starts_a_header(text: bytes) -> bool:
+    return any(
+        (",".join(columns) + "\r\n").encode().startswith(text) for columns in (_COLUMNS, _EARLIER)
+    )
+
+
+def _rows_in(path: Path, text: str) -> tuple[list[str], list[BenchRow]]:
+    """Parse the columns and the rows of a file; intervals that have no column are None."""
     kinds = {field.name: str(field.type) for field in fields(BenchRow)}
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    if text and reader.fieldnames != [*kinds]:
+    columns = [*(reader.fieldnames or _COLUMNS)]
+    if columns not in (_COLUMNS, _EARLIER):
         raise ValueError(f"{path} has other columns than a bench.csv of this version")
+    no_intervals = dict.fromkeys(_INTERVALS)
     try:
-        return [
-            BenchRow(**{name: _value(kind, line[name]) for name, kind in kinds.items()})
+        return columns, [
+            BenchRow(
+                **{**no_intervals, **{name: _value(kinds[name], line[name]) for name in columns}}
+            )
             for line in reader
         ]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _without_extrapolations(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """Rows that were not extrapolated; no ratio is left of those without a measured reference."""
+    reference = {
+        _setting(row) for row in rows if row.mechanism == FUSED and row.state == "measured"
+    }
+    return [
+        row
+        if replace(_setting(row), mechanism=FUSED) in reference
+        else replace(row, speed_to_fused=None)
+        for row in rows
+        if row.state != "extrapolated"
+    ]
+
+
+def _write(path: Path, rows: Sequence[BenchRow]) -> None:
+    """Replace a file by these rows."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, _COLUMNS)
+        writer.writeheader()
+        writer.writerows(map(asdict, rows))
 
 
 def _value(kind: str, text: str) -> Any:

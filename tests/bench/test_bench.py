@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,22 +19,24 @@ from infsa_explain.__main__ import main
 from infsa_explain.bench import (
     FUSED,
     MECHANISMS,
+    BenchRow,
     CsvFile,
     Measurement,
     OutOfMemory,
     Setting,
     TooSlow,
+    bench_plot,
     bench_table,
     build,
     count_operations,
     exponent,
-    extrapolate,
     measure_setting,
     paper_table,
     run_bench,
     write_bench,
 )
 from infsa_explain.bench.energy import joules_counter
+from infsa_explain.bench.growth import SLACK
 from infsa_explain.bench.measuring import measure_here
 from infsa_explain.bench.mechanisms import (
     Linformer,
@@ -233,8 +236,48 @@ def test_a_cell_over_its_budget_is_extrapolated_from_smaller_sizes():
     assert row.exponent == pytest.approx(2)
     assert row.speed_to_fused == pytest.approx(0.5)
     assert (row.peak_bytes, row.joules_per_image) == (None, None)
+    # Two sizes, 65 and 257 tokens: linear to quadratic growth from the larger one.
+    low, high = 257 * 4097 / 1e6 / SLACK, 4097**2 / 1e6 * SLACK
+    assert (row.seconds_low, row.seconds_high) == pytest.approx((low, high))
+    down, up = np.log(row.seconds / low), np.log(high / row.seconds)
+    assert row.speed_to_fused_low == pytest.approx(0.5 * np.exp(-np.hypot(down, up)))
+    assert row.speed_to_fused_high == pytest.approx(0.5 * np.exp(np.hypot(down, up)))
     cells = {cell[2]: cell for cell in bench_table([row]).cells}
-    assert cells["linear"][3:5] == ("~16.8 s", "~0.50")
+    assert cells["linear"][3:5] == ("~16.8 s [0.84, 21]", "~0.50 [0.024, 11]")
+
+
+def test_a_measured_time_has_a_ratio_with_interval_where_fused_softmax_is_extrapolated():
+    def fast_linear(setting, repeats, budget):
+        if setting.mechanism == "linear":
+            return Measurement(1e-5 * setting.tokens, repeats, 2**30, None)
+        return quadratic(setting, repeats, budget)
+
+    rows = [*run_bench([64, 128, 1024], ["linear"], SMALL, budget=1.0, measure=fast_linear)]
+    fused, row = rows[-2:]
+    assert (fused.state, row.state) == ("extrapolated", "measured")
+    assert row.seconds_low is None
+    assert row.speed_to_fused == pytest.approx(0.5e-6 * 4097**2 / 0.04097)
+    assert row.speed_to_fused_low == pytest.approx(fused.seconds_low / row.seconds)
+    assert row.speed_to_fused_high == pytest.approx(fused.seconds_high / row.seconds)
+    of_fused, of_row = bench_table([fused, row]).cells
+    assert of_fused[4] == "1.00"
+    assert of_row[3] == "41 ms"
+    assert of_row[4].startswith("~204.85 [")
+    note = bench_table(rows).note
+    assert "a·N + b·N²" in note
+    assert "nothing is extrapolated with it" in note
+
+
+def test_intervals_in_the_plot_are_error_bars_of_hollow_points():
+    rows = [*rows_of([64, 128, 256, 1024], ["linear"]).values()]
+    axis = bench_plot(rows).axes[0]
+    extrapolated = [row for row in rows if row.state == "extrapolated"]
+    assert len(axis.containers) == len(extrapolated) == 2
+    for row, container in zip(extrapolated, axis.containers, strict=True):
+        points, _, (bars,) = container
+        (segment,) = bars.get_segments()
+        assert points.get_markerfacecolor() == "white"
+        assert segment[:, 1] == pytest.approx((row.seconds_low, row.seconds_high))
 
 
 def test_with_one_affordable_size_a_cell_is_too_slow():
@@ -264,12 +307,10 @@ def test_memory_is_limited_by_the_control_group(tmp_path, monkeypatch):
         assert available_memory() == available
 
 
-def test_exponents_and_extrapolation():
-    times = {n: 3e-4 * n**1.5 for n in (50, 100, 200)} | {10: 7.0}  # three largest alone count
+def test_exponents_are_of_the_three_largest_sizes():
+    times = {n: 3e-4 * n**1.5 for n in (50, 100, 200)} | {10: 7.0}
     assert exponent(times) == pytest.approx(1.5)
-    assert extrapolate(times, 800) == pytest.approx(3e-4 * 800**1.5)
     assert exponent({100: 1.0}) is None
-    assert extrapolate({}, 10) is None
 
 
 @pytest.mark.parametrize(
@@ -344,7 +385,7 @@ def test_files_of_a_run(tmp_path):
     write_bench(tmp_path / "run", rows)
     assert (tmp_path / "run" / "bench.png").read_bytes()[:4] == b"\x89PNG"
     text = (tmp_path / "run" / "bench.md").read_text()
-    assert "| 1024 | 4,097 | linear | ~16.8 s | ~0.50 |" in text
+    assert "| 1024 | 4,097 | linear | ~16.8 s [0.84, 21] | ~0.50 [0.024, 11] |" in text
     assert "59·10⁹ is what 24 layers take" in text
 
 
@@ -382,6 +423,53 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path):
         assert path.read_bytes() == content
         known = {(row.mechanism, row.size) for row in file.rows}
         assert not known & set(fresh)
+
+
+def earlier(rows):
+    """The file of an earlier version: no intervals."""
+    columns = [f.name for f in fields(BenchRow) if not f.name.endswith(("_low", "_high"))]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return text.getvalue().encode()
+
+
+def test_a_file_of_an_earlier_version_is_gone_on_with(tmp_path):
+    """Its measured times are kept; nothing is left of its extrapolations."""
+    path = tmp_path / "bench.csv"
+
+    def fast_linear(setting, repeats, budget):
+        if setting.mechanism == "linear":
+            return Measurement(1e-5 * setting.tokens, repeats, 2**30, None)
+        measured.append((setting.mechanism, setting.size))
+        return quadratic(setting, repeats, budget)
+
+    measured = []
+    options = {"budget": 1.0, "measure": fast_linear}
+    whole = [*run_bench([64, 128, 1024], ["linear", "softmax"], SMALL, **options)]
+    by_power_law = [replace(r, seconds=99.0) if r.state == "extrapolated" else r for r in whole]
+    for content in (earlier(by_power_law), earlier(by_power_law) + b"linear,6", earlier([])[:300]):
+        path.write_bytes(content)
+        with CsvFile(path, resume=True) as file:
+            kept = [row for row in whole if row.state != "extrapolated"]
+            if len(content) > 300:
+                assert [row.seconds for row in file.rows] == [row.seconds for row in kept]
+                (late,) = [r for r in file.rows if (r.mechanism, r.size) == ("linear", 1024)]
+                assert late.speed_to_fused is None
+                assert all(r.speed_to_fused for r in file.rows if r.size < 1024)
+            measured.clear()
+            finished = file.rows
+            for row in run_bench(
+                [64, 128, 1024], ["linear", "softmax"], SMALL, finished=finished, **options
+            ):
+                file.append(row)
+        assert not {(r.mechanism, r.size) for r in finished} & set(measured)
+        with CsvFile(path, resume=True) as file:
+            assert {(r.mechanism, r.size, r.seconds, r.seconds_low) for r in file.rows} == {
+                (r.mechanism, r.size, r.seconds, r.seconds_low) for r in whole
+            }
+        assert [p.name for p in tmp_path.iterdir()] == ["bench.csv"]
 
 
 @pytest.mark.parametrize(
