@@ -385,7 +385,7 @@ def test_files_of_a_run(tmp_path):
     write_bench(tmp_path / "run", rows)
     assert (tmp_path / "run" / "bench.png").read_bytes()[:4] == b"\x89PNG"
     text = (tmp_path / "run" / "bench.md").read_text()
-    assert "| 1024 | 4,097 | linear | ~16.8 s [0.84, 21] | ~0.50 [0.024, 11] |" in text
+    assert "| 1024 | 4,097 | linear | ~16.8 s [8.3, 21] | ~0.50 [0.24, 1.1] |" in text
     assert "59·10⁹ is what 24 layers take" in text
 
 
