@@ -216,7 +216,7 @@ def _measure(command: str, options: Mapping[str, Option], **values: Any) -> None
         loading["pretrained"] = False
     if values.get("size") is not None:
         loading["img_size"] = values["size"]
-    measures = [with_options(each, options, values, shared=several) for each in classes]
+    measures = [with_options(cls, options, values, shared=several) for cls in classes]
     with torch.random.fork_rng(devices=[]):  # a model without trained weights draws them
         torch.manual_seed(values["seed"])
         models = load_models(values["model"], values["checkpoint"], values["device"], **loading)
@@ -266,8 +266,12 @@ def with_options(
     """
     names = {field.name for field in fields(cast(Any, measure))} & set(options)
     if shared:
-        own = options_of_measure(measure)
-        names = {name for name in names if name in own and own[name][:3] == options[name][:3]}
+        of_measure = options_of_measure(measure)
+        names = {
+            name
+            for name in names
+            if name in of_measure and of_measure[name][:3] == options[name][:3]
+        }
     left_out = {name for name in names if values[name] is None and options[name].default is None}
     return measure(**{name: values[name] for name in names - left_out})
 

@@ -188,9 +188,9 @@ def _layer(
     for name, control in controls.items():
         vectors[name] = linear_weights(control.operator.q, control.operator.k)
         truths[name] = perron(control.operator, options.side, options.tol)
-    known = {name: _known(of) for name, of in truths.items()}
+    resolved = {name: _known(of) for name, of in truths.items()}
     agreement = {
-        measure: {name: f(scores, known[name]) for name, scores in vectors.items()}
+        measure: {name: f(scores, resolved[name]) for name, scores in vectors.items()}
         for measure, f in MEASURES.items()
     }
     survival = survival_per_head(op, layer.gamma if options.gamma is None else options.gamma)

@@ -120,29 +120,29 @@ def summarise_alignment(rows: Sequence[Row]) -> list[AlignmentSummary]:
     behind = {
         model: differences(
             {
-                vector: (_values(own, "cosine", "linear"), _values(own, "cosine", vector))
-                for vector in own[0]["cosine"]
+                vector: (_values(of_model, "cosine", "linear"), _values(of_model, "cosine", vector))
+                for vector in of_model[0]["cosine"]
                 if vector != "linear"
             }
         )
-        for model, own in groups.items()
+        for model, of_model in groups.items()
     }
     return [
         AlignmentSummary(
             model,
             vector,
-            _values(own, "cosine", vector).interval(),
-            _values(own, "cosine", vector, alive=True).interval(),
-            _values(own, "centred", vector).interval(),
-            _values(own, "spearman", vector).interval(),
+            _values(of_model, "cosine", vector).interval(),
+            _values(of_model, "cosine", vector, alive=True).interval(),
+            _values(of_model, "centred", vector).interval(),
+            _values(of_model, "spearman", vector).interval(),
             behind[model].get(vector),
-            len(own),
-            sum(row["cosine"][vector] is None and not _left_out(row, vector) for row in own),
-            sum(_left_out(row, vector) for row in own),
-            _values(own, "cosine", vector).seeds,
+            len(of_model),
+            sum(row["cosine"][vector] is None and not _left_out(row, vector) for row in of_model),
+            sum(_left_out(row, vector) for row in of_model),
+            _values(of_model, "cosine", vector).seeds,
         )
-        for model, own in groups.items()
-        for vector in own[0]["cosine"]
+        for model, of_model in groups.items()
+        for vector in of_model[0]["cosine"]
     ]
 
 
@@ -155,19 +155,22 @@ def summarise_layers(rows: Sequence[Row]) -> list[LayerSummary]:
         LayerSummary(
             model,
             layer,
-            _values(own, "cosine", "linear").interval(),
-            _values(own, "centred", "linear").interval(),
-            _values(own, "spearman", "linear").interval(),
-            _mean(own, "value"),
-            _mean(own, "gap"),
-            max((row.get("error_bound") or 0 for row in own if row["converged"]), default=np.nan),
-            float(np.mean([not _resolved(row) for row in own])),
-            float(np.mean([_several(row) for row in own])),
-            _mean(own, "dead"),
-            _mean(own, "invalid_rows"),
-            _mean(own, "seconds") * (1 + max(row["head"] for row in own)),
+            _values(of_model, "cosine", "linear").interval(),
+            _values(of_model, "centred", "linear").interval(),
+            _values(of_model, "spearman", "linear").interval(),
+            _mean(of_model, "value"),
+            _mean(of_model, "gap"),
+            max(
+                (row.get("error_bound") or 0 for row in of_model if row["converged"]),
+                default=np.nan,
+            ),
+            float(np.mean([not _resolved(row) for row in of_model])),
+            float(np.mean([_several(row) for row in of_model])),
+            _mean(of_model, "dead"),
+            _mean(of_model, "invalid_rows"),
+            _mean(of_model, "seconds") * (1 + max(row["head"] for row in of_model)),
         )
-        for (model, layer), own in groups.items()
+        for (model, layer), of_model in groups.items()
     ]
 
 
@@ -198,8 +201,8 @@ def _several(row: Row) -> bool:
 
 
 def _mean(rows: Sequence[Row], field: str) -> float:
-    known = [row[field] for row in rows if row[field] is not None]
-    return float(np.mean(known)) if known else float("nan")
+    numbers = [row[field] for row in rows if row[field] is not None]
+    return float(np.mean(numbers)) if numbers else float("nan")
 
 
 ALIGNMENT_HEADINGS = (
@@ -314,13 +317,13 @@ def vectors_text(summaries: Sequence[AlignmentSummary], side: str) -> str:
         other = by.get(vector)
         if other is None or not other.cosine.n:
             continue
-        told = f"{capital(name)} has {_cosine(other.cosine)}"
+        sentence = f"{capital(name)} has {_cosine(other.cosine)}"
         for test in tested([other.behind]):
             how = "are better" if _above(test) else "are worse" if _below(test) else ""
-            told += (
+            sentence += (
                 f": {f'the weights {how}' if how else 'no difference is found'} ({p_text(test)})"
             )
-        sentences.append(f"{told}.")
+        sentences.append(f"{sentence}.")
     if linear.dead:
         sentences.append(
             f"Dead heads, {linear.dead / linear.heads:.1%}, count as 0 in the first; without them "
@@ -374,14 +377,14 @@ def heat_maps(rows: Sequence[Row]) -> list[Heat]:
     colours = colormaps["viridis"]
     scale = [to_hex(colours(x)) for x in np.linspace(0, 1, 9)]
     heats = []
-    for model, own in by_model(rows).items():
+    for model, of_model in by_model(rows).items():
         groups: dict[tuple[int, int], list[Row]] = {}
-        for row in own:
+        for row in of_model:
             groups.setdefault((row["layer"], row["head"]), []).append(row)
         grid: dict[int, list[HeatCell]] = {}
         for (layer, head), group in sorted(groups.items()):
-            known = [r["cosine"]["linear"] for r in group if r["cosine"]["linear"] is not None]
-            mean = float(np.mean(known)) if known else np.nan
+            cosines = [r["cosine"]["linear"] for r in group if r["cosine"]["linear"] is not None]
+            mean = float(np.mean(cosines)) if cosines else np.nan
             dead = float(np.mean([row["dead"] for row in group]))
             grid.setdefault(layer, []).append(
                 HeatCell(
@@ -408,14 +411,14 @@ def plot_alignment(rows: Sequence[Row]) -> Any:
     figure = Figure(figsize=(10, 0.6 + 2.6 * len(models)), layout="constrained")
     axes = figure.subplots(len(models), 2, squeeze=False, width_ratios=(3, 2))
     for (left, right), model in zip(axes, models, strict=True):
-        own = [row for row in rows if row["model"] == model]
-        layers = sorted({row["layer"] for row in own})
-        grid = np.full((len(layers), 1 + max(row["head"] for row in own)), np.nan)
+        of_model = [row for row in rows if row["model"] == model]
+        layers = sorted({row["layer"] for row in of_model})
+        grid = np.full((len(layers), 1 + max(row["head"] for row in of_model)), np.nan)
         for i, layer in enumerate(layers):
             for head in range(grid.shape[1]):
                 cosines = [
                     row["cosine"]["linear"]
-                    for row in own
+                    for row in of_model
                     if (row["layer"], row["head"]) == (layer, head)
                     and row["cosine"]["linear"] is not None
                 ]
@@ -433,7 +436,9 @@ def plot_alignment(rows: Sequence[Row]) -> Any:
             ("degree", "#D55E00"),
             ("linear", "#0072B2"),
         ):
-            values = [row["cosine"][vector] for row in own if row["cosine"][vector] is not None]
+            values = [
+                row["cosine"][vector] for row in of_model if row["cosine"][vector] is not None
+            ]
             right.hist(
                 values,
                 bins,

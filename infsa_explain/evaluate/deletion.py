@@ -520,7 +520,7 @@ def deletion_charts(rows: Sequence[Row]) -> list[LineChart]:
 
     Around each mean is its pointwise 95% interval.
     """
-    return [_deletion_chart(model, own) for model, own in by_model(rows).items()]
+    return [_deletion_chart(model, of_model) for model, of_model in by_model(rows).items()]
 
 
 def _deletion_chart(model: str, rows: Sequence[Row]) -> LineChart:

@@ -40,7 +40,7 @@ def labelled(
         ValueError: the labels cannot be matched, and a measure needs them or ``labels`` asks for
             them.
     """
-    needing = [getattr(each, "name", "this") for each in users if each.needs_labels]
+    needing = [getattr(user, "name", "this") for user in users if user.needs_labels]
     names, outputs = class_names(model), number_of_classes(model)
     if names is None and outputs is None and needing:
         outputs = _counted(model)

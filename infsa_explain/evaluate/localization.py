@@ -317,9 +317,9 @@ def _prevalence_text(share: MeanInterval) -> str:
 def precision_recall_charts(rows: Sequence[Row]) -> list[LineChart]:
     """Mean precision at every recall, a chart a model, with a pointwise interval over images."""
     return [
-        _precision_recall_chart(model, [row for row in own if row.get("precision")])
-        for model, own in by_model(rows).items()
-        if any(row.get("precision") for row in own)
+        _precision_recall_chart(model, [row for row in of_model if row.get("precision")])
+        for model, of_model in by_model(rows).items()
+        if any(row.get("precision") for row in of_model)
     ]
 
 
@@ -352,9 +352,9 @@ def box_forests(summaries: Sequence[BoxSummary]) -> list[Forest]:
     """Average precision of every method beside the prevalence, which a constant map scores."""
     forests = []
     for model in dict.fromkeys(s.model for s in summaries):
-        own = [s for s in summaries if s.model == model]
-        share = own[0].measures["prevalence"].mean
-        rows = [ForestRow(s.method, s.measures["ap"]) for s in own if s.measures["ap"].n]
+        of_model = [s for s in summaries if s.model == model]
+        share = of_model[0].measures["prevalence"].mean
+        rows = [ForestRow(s.method, s.measures["ap"]) for s in of_model if s.measures["ap"].n]
         references = [] if np.isnan(share) else [(share, f"prevalence {100 * share:.1f}")]
         forests.append(Forest(model, "PR-AUC (%)", rows, 100, ".1f", references))
     return forests

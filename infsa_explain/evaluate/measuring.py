@@ -60,18 +60,18 @@ def measure(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    for each in measures:
-        each.check(model)
-        each.check_data(data)
+    for chosen in measures:
+        chosen.check(model)
+        chosen.check_data(data)
     data = labelled(model, data, measures, labels).data
     subject = Subject(model)
 
     def of_samples(samples: Sequence[Sample]) -> list[Row]:
         batch = Batch(subject, samples)
         rows = [
-            {"measure": each.name, "model": name, "checkpoint": checkpoint, **row}
-            for each in measures
-            for row in each.rows(batch)
+            {"measure": chosen.name, "model": name, "checkpoint": checkpoint, **row}
+            for chosen in measures
+            for row in chosen.rows(batch)
         ]
         clusters = {sample.image_id: sample.cluster for sample in samples}
         for row in rows:

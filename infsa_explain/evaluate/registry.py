@@ -287,9 +287,9 @@ def register_measure(measure: AnyMeasure) -> AnyMeasure:
     Raises:
         ValueError: if the name is taken by another class.
     """
-    known = MEASURES.get(measure.name)
+    registered = MEASURES.get(measure.name)
     taken = measure.name in BUILT_IN and not measure.__module__.startswith(f"{__package__}.")
-    if taken or (known is not None and known.__qualname__ != measure.__qualname__):
+    if taken or (registered is not None and registered.__qualname__ != measure.__qualname__):
         raise ValueError(f"name must be new, got {measure.name!r}, which is registered already")
     MEASURES[measure.name] = measure
     return measure

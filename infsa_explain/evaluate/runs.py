@@ -272,7 +272,7 @@ def describe_run(
             for name, model in models.items()
         },
         "data": {"name": data.name, "images": len(data), "fingerprint": data.fingerprint()},
-        "measures": {each.name: asdict(each) for each in measures},  # type: ignore[call-overload]
+        "measures": {m.name: asdict(m) for m in measures},  # type: ignore[call-overload]
         "versions": {"infsa_explain": __version__}
         | {package: version(package) for package in packages}
         | {"python": platform.python_version()},

@@ -188,9 +188,9 @@ def summarise_sanity(rows: Sequence[Row]) -> list[SanitySummary]:
         rows: of :class:`infsa_explain.evaluate.Sanity`.
     """
     return [
-        _summary(model, method, [row for row in own if row["method"] == method])
-        for model, own in by_model(rows).items()
-        for method in unique(own, "method")
+        _summary(model, method, [row for row in of_model if row["method"] == method])
+        for model, of_model in by_model(rows).items()
+        for method in unique(of_model, "method")
     ]
 
 
@@ -248,12 +248,12 @@ def _sanity_tables(summaries: Sequence[SanitySummary]) -> list[Table]:
     note = sampling_note(s.stability for s in summaries)
     tables = [Table("randomisation and noise, Spearman's ρ to the own map", HEADINGS, cells, note)]
     for model in dict.fromkeys(s.model for s in summaries):
-        own = [s for s in summaries if s.model == model]
-        if len(own) > 1:
-            names = [s.method for s in own]
+        of_model = [s for s in summaries if s.model == model]
+        if len(of_model) > 1:
+            names = [s.method for s in of_model]
             matrix = [
                 (s.method, *("1" if n == s.method else f"{s.agreement[n].mean:.2f}" for n in names))
-                for s in own
+                for s in of_model
             ]
             tables.append(Table(f"agreement of maps, ρ, {model}", ("", *names), matrix))
     return tables
@@ -268,16 +268,16 @@ def _sanity_text(summaries: Sequence[SanitySummary]) -> str:
     groups: dict[str, dict[str, MeanInterval]] = {}
     for method, rho in left.items():
         groups.setdefault(_remains(rho), {})[method] = rho
-    told = "; ".join(f"{what}: {_correlations(own)}" for what, own in groups.items())
-    return f"With all weights of `{model}` random, by Spearman's ρ to the trained map, {told}."
+    findings = "; ".join(f"{what}: {_correlations(maps)}" for what, maps in groups.items())
+    return f"With all weights of `{model}` random, by Spearman's ρ to the trained map, {findings}."
 
 
 def _correlations(maps: dict[str, MeanInterval]) -> str:
     """Such as "`visits` (0.05 [-0.00, 0.12]), `degree` (…)", or of many "9 maps (0.02 to 0.31)"."""
     means = [rho.mean for rho in maps.values()]
     if len(maps) > LISTED:
-        known = min(means) == min(means)  # not NaN
-        return f"{len(maps)} maps" + (f" ({min(means):.2f} to {max(means):.2f})" if known else "")
+        defined = min(means) == min(means)  # not NaN
+        return f"{len(maps)} maps" + (f" ({min(means):.2f} to {max(means):.2f})" if defined else "")
     return ", ".join(
         f"`{method}` ({interval_cell(rho, 1, '.2f')})" if rho.n else f"`{method}`"
         for method, rho in maps.items()
@@ -303,8 +303,8 @@ def sanity_charts(summaries: Sequence[SanitySummary]) -> list[LineChart]:
     """Spearman's ρ to the trained map as weights become random from the head down."""
     charts = []
     for model in dict.fromkeys(s.model for s in summaries):
-        own = [s for s in summaries if s.model == model]
-        stages = ["trained", *own[0].stages]
+        of_model = [s for s in summaries if s.model == model]
+        stages = ["trained", *of_model[0].stages]
         lines = [
             Line(
                 s.method,
@@ -314,7 +314,7 @@ def sanity_charts(summaries: Sequence[SanitySummary]) -> list[LineChart]:
                     for end in ("mean", "low", "high")
                 ),
             )
-            for s in own
+            for s in of_model
         ]
         lowest = min(0.0, *(np.nanmin([*line.mean, *line.low]) for line in lines))
         bottom = int(np.floor(lowest / 0.2 - 1e-9)) if lowest < 0 else 0
@@ -324,7 +324,7 @@ def sanity_charts(summaries: Sequence[SanitySummary]) -> list[LineChart]:
                 title=model,
                 lines=lines,
                 x=np.arange(len(stages), dtype=np.float64),
-                at=["trained", *(f"random down to {stage}" for stage in own[0].stages)],
+                at=["trained", *(f"random down to {stage}" for stage in of_model[0].stages)],
                 x_ticks=[(i, stages[i]) for i in range(0, len(stages), every)],
                 slanted=True,
                 y_ticks=[round(0.2 * step, 1) for step in range(bottom, 6)],
@@ -346,8 +346,8 @@ def plot_sanity(summaries: Sequence[SanitySummary]) -> Any:
     figure = Figure(figsize=(11, 0.5 + 4.2 * len(models)), layout="constrained")
     axes = figure.subplots(len(models), 2, squeeze=False, width_ratios=(3, 2))
     for (left, right), model in zip(axes, models, strict=True):
-        own = [s for s in summaries if s.model == model]
-        for i, s in enumerate(own):
+        of_model = [s for s in summaries if s.model == model]
+        for i, s in enumerate(of_model):
             left.plot(
                 [1, *(value.mean for value in s.spearman)],
                 color=PALETTE[i % len(PALETTE)],
@@ -357,15 +357,17 @@ def plot_sanity(summaries: Sequence[SanitySummary]) -> Any:
                 label=s.method,
             )
         left.axhline(0, color="0.6", linewidth=0.8)
-        stages = ["trained", *own[0].stages]
+        stages = ["trained", *of_model[0].stages]
         left.set_xticks(range(len(stages)), stages, rotation=45, ha="right", fontsize=8)
         left.set_ylim(-0.6, 1.05)
         left.set_title(f"{model}: made random from the head down", fontsize=10)
         left.set_ylabel("Spearman's ρ to the trained map")
         left.spines[["top", "right"]].set_visible(False)
         left.legend(frameon=False, fontsize=8, ncols=2)
-        names = [s.method for s in own]
-        grid = np.array([[1 if n == s.method else s.agreement[n].mean for n in names] for s in own])
+        names = [s.method for s in of_model]
+        grid = np.array(
+            [[1 if n == s.method else s.agreement[n].mean for n in names] for s in of_model]
+        )
         image = right.imshow(grid, cmap="RdBu_r", vmin=-1, vmax=1)
         right.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
         right.set_yticks(range(len(names)), names, fontsize=8)

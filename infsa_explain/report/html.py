@@ -127,7 +127,7 @@ def _names(report: Report, sections: Sequence[_Section]) -> list[str]:
 
 def _conditions(config: dict[str, Any]) -> str:
     """How the maps were made, in words."""
-    options = next((each for each in config["measures"].values() if "methods" in each), None)
+    options = next((m for m in config["measures"].values() if "methods" in m), None)
     if options is None:
         return ""
     layer = {"last": "the last layer", "mean": "the mean of all layers"}.get(

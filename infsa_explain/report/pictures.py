@@ -120,15 +120,18 @@ def draw_gallery(
     names = {f.name for f in fields(MapOptions)} & stored.keys()  # older runs lack some
     options = MapOptions(**{name: stored[name] for name in names})
     picks = {
-        (model, method): _picks([row for row in own if row["method"] == method], measure)
-        for model, own in by_model(rows).items()
+        (model, method): _picks([row for row in of_model if row["method"] == method], measure)
+        for model, of_model in by_model(rows).items()
         if model in models
-        for method in unique(own, "method")
+        for method in unique(of_model, "method")
     }
     wanted = {image for ranked in picks.values() for image in ranked}
     asked = config.get("source", {}).get("labels", "auto")
     images = {name: labelled(model, data, [options], asked).data for name, model in models.items()}
-    samples = {name: _samples(own, unique(rows, "image"), wanted) for name, own in images.items()}
+    samples = {
+        name: _samples(relabelled, unique(rows, "image"), wanted)
+        for name, relabelled in images.items()
+    }
     row_of = {(row["model"], row["method"], row["image"]): row for row in reversed(rows)}
     count = sum(map(len, picks.values()))
     side = min(SIDE, math.isqrt(PIXELS // max(1, count)))

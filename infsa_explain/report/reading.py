@@ -53,13 +53,13 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     rows = read_rows(path)
     if not rows:
         raise ValueError(f"{path}: no image is done yet; go on with the run's command, --resume")
-    progress = [json.loads(each.read_text()) for each in sorted(path.glob("progress.*.json"))]
+    progress = [json.loads(part.read_text()) for part in sorted(path.glob("progress.*.json"))]
     return Run(
         path,
         config,
         Report(rows),
         _missing(path, config, progress),
-        list(dict.fromkeys(message for each in progress for message in each["skipped"])),
+        list(dict.fromkeys(message for part in progress for message in part["skipped"])),
     )
 
 
@@ -69,7 +69,9 @@ def _missing(folder: Path, config: dict[str, Any], progress: Sequence[dict[str, 
     if not shards:
         return []
     total = config["data"]["images"]
-    done = {m: sum(each["done"].get(m, 0) for each in progress) for m in config["models"]}
-    told = [f"{done[model]} of {total} images of {model}" for model in done if done[model] < total]
+    done = {m: sum(part["done"].get(m, 0) for part in progress) for m in config["models"]}
+    pending = [
+        f"{done[model]} of {total} images of {model}" for model in done if done[model] < total
+    ]
     parts = f" In shards {', '.join(map(str, shards))}." if config["shards"] > 1 else ""
-    return [f"This run is not finished. Done: {', '.join(told)}.{parts}"]
+    return [f"This run is not finished. Done: {', '.join(pending)}.{parts}"]

@@ -219,7 +219,7 @@ def agreement(maps: Mapping[str, Array]) -> Tensor:
     """
     if not maps:
         raise ValueError("maps must hold at least one method, got none")
-    flat = torch.stack([each.flatten(1) for each in _maps(**maps)], 1)  # (B, M, P)
+    flat = torch.stack([scores.flatten(1) for scores in _maps(**maps)], 1)  # (B, M, P)
     rho = spearman(flat[:, :, None], flat[:, None])
     diagonal = rho.diagonal(dim1=1, dim2=2)
     diagonal.masked_fill_(~diagonal.isnan(), 1)  # to the last digit
@@ -253,10 +253,10 @@ def _maps_of(explain: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
 
 def _maps(**maps: Array) -> list[Tensor]:
     """As tensors; raise unless all are of one shape (B, gh, gw)."""
-    found = {name: to_tensor(name, each) for name, each in maps.items()}
-    shapes = {tuple(each.shape) for each in found.values()}
+    found = {name: to_tensor(name, scores) for name, scores in maps.items()}
+    shapes = {tuple(scores.shape) for scores in found.values()}
     if len(shapes) > 1 or len(next(iter(shapes))) != 3 or 0 in next(iter(shapes))[1:]:
-        got = ", ".join(f"{name} {tuple(each.shape)}" for name, each in found.items())
+        got = ", ".join(f"{name} {tuple(scores.shape)}" for name, scores in found.items())
         raise ValueError(f"{', '.join(maps)} must be of one shape (B, gh, gw), got {got}")
     return list(found.values())
 
