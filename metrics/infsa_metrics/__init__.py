@@ -2,6 +2,7 @@
 
 from infsa_metrics.alignment import centred_cosine, cosine, spearman
 from infsa_metrics.deletion import DeletionCurve, PredictMasked, deletion_curve, rank_patches, srg
+from infsa_metrics.extremes import ExtremeOrders, extreme_orders, naopc
 from infsa_metrics.faithfulness import infidelity, sensitivity_max
 from infsa_metrics.fills import FILLS, filled_once, pixel_fill, register_fill
 from infsa_metrics.focus import effective_patches, entropy, gini, token_similarity
@@ -31,6 +32,7 @@ from infsa_metrics.statistics import (
 __all__ = [
     "FILLS",
     "DeletionCurve",
+    "ExtremeOrders",
     "MeanInterval",
     "PairedTest",
     "PredictMasked",
@@ -52,8 +54,10 @@ __all__ = [
     "iou_at_mean",
     "mass_accuracy",
     "output_tensor",
+    "naopc",
     "paired_test",
     "paired_tests",
+    "extreme_orders",
     "filled_once",
     "pixel_fill",
     "pointing_game",

@@ -208,13 +208,13 @@ def deletion_curve(
     size = len(images)
     scores = _flat_scores(patch_scores)
     _require(len(scores) == size, "patch_scores", f"{size} maps, one for each image", len(scores))
-    targets = _checked_targets(targets, size)
+    targets = checked_targets(targets, size)
 
     ranking = rank_patches(patch_scores, seeds)
     if order == "lerf":
         ranking = ranking.flip(1)
     place = ranking.argsort(1)  # (B, P): when each patch goes; it is gone once place < count
-    counts = _removed_counts(steps, scores.shape[1])
+    counts = removed_counts(steps, scores.shape[1])
 
     probabilities = torch.empty(size, len(counts), dtype=torch.float64)
     pairs = torch.cartesian_prod(torch.arange(len(counts)), torch.arange(size))
@@ -222,13 +222,13 @@ def deletion_curve(
         step, image = pairs[start : start + batch_size].unbind(1)
         removed = (place[image] < counts[step, None]).reshape(-1, *patch_scores.shape[1:])
         p = predict_masked(images[image.to(images.device)], removed.to(images.device))
-        probabilities[image, step] = _target_probability(p, targets[image])
+        probabilities[image, step] = target_probability(p, targets[image])
 
     fractions = counts.double() / scores.shape[1]
     return DeletionCurve(fractions, probabilities, _tied_share(scores), order)
 
 
-def _removed_counts(steps: Steps, patches: int) -> Tensor:
+def removed_counts(steps: Steps, patches: int) -> Tensor:
     """Return how many patches are gone at each point of the curve: (S+1,), from 0 to all."""
     _require(patches > 1, "patch_scores", "maps of several patches, to be put in order", patches)
     if steps is None:
@@ -270,7 +270,7 @@ def _tied_share(scores: Tensor) -> Tensor:
     return (left | right).double().mean(1)
 
 
-def _checked_targets(targets: Tensor, size: int) -> Tensor:
+def checked_targets(targets: Tensor, size: int) -> Tensor:
     """Targets on the CPU: (B,) long, classes, or (B, D) float64, features."""
     if targets.ndim == 2 and targets.is_floating_point():
         shape = tuple(targets.shape)
@@ -286,7 +286,7 @@ def _checked_targets(targets: Tensor, size: int) -> Tensor:
     return targets
 
 
-def _target_probability(p: Array, targets: Tensor) -> Tensor:
+def target_probability(p: Array, targets: Tensor) -> Tensor:
     """What is followed of the answers of ``predict_masked``, (n, K) -> (n,).
 
     The probability of each row's class, or the cosine of each row's features, at least 0.

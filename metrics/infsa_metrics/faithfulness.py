@@ -21,11 +21,11 @@ from torch import Tensor
 from infsa_metrics.arrays import Array, to_tensor
 from infsa_metrics.deletion import (
     PredictMasked,
-    _checked_targets,
     _flat_scores,
     _is_int,
     _require,
-    _target_probability,
+    checked_targets,
+    target_probability,
 )
 
 __all__ = ["Explain", "infidelity", "sensitivity_max"]
@@ -101,7 +101,7 @@ def infidelity(
         def probability(kept: Tensor) -> Tensor:
             shown = images[i].expand(len(kept), *images.shape[1:])
             p = predict_masked(shown, (kept == 0).to(images.device))
-            return _target_probability(p, targets[i : i + 1].expand(len(kept), *targets.shape[1:]))
+            return target_probability(p, targets[i : i + 1].expand(len(kept), *targets.shape[1:]))
 
         def remove(kept: Tensor) -> tuple[Tensor, Tensor]:
             square = torch.stack(list(islice(to_come, len(kept))))
@@ -223,7 +223,7 @@ def _checked(
     _require(images.ndim == 4, "images", "of shape (B, C, H, W)", tuple(images.shape))
     _require(_positive(batch_size), "batch_size", "an integer from 1", batch_size)
     size = len(images)
-    targets = _checked_targets(targets, size)
+    targets = checked_targets(targets, size)
     seeds = range(size) if seeds is None else seeds
     proper = not isinstance(seeds, str) and len(seeds) == size
     _require(proper, "seeds", f"a sequence of {size} identities", repr(seeds)[:80])
