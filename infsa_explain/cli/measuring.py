@@ -25,7 +25,7 @@ __all__ = ["COMMANDS", "measuring_commands", "options_of_measure"]
 
 SOURCE = ("model", "checkpoint", "data", "split", "label_map", "labels", "limit")
 MAPS = ("methods", "layer", "head", "gamma", "gamma_rho", "visits_start", "target")
-DELETION = ("output", "fill", "steps", "floor")
+DELETION = ("output", "fill", "steps", "floor", "normalise")
 SAVING = ("out", "force", "resume", "strict", "shard", "as_json")
 #: Options that mean the same in every measure with a field of that name.
 SHARED = (*MAPS, *DELETION, "boxes", "batch_size", "amp", "seed")

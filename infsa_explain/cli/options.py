@@ -225,6 +225,9 @@ TABLE: dict[str, dict[str, Option]] = {
             "Images with a clean probability up to this one have no AOC and are counted apart.",
             shown="0.01 for --target label, else 0",
         ),
+        "normalise": Option(
+            bool, False, "Search the best and worst order of every image, too (NAOPC); slow."
+        ),
         "boxes": Option(
             Literal["all", "label"], "all", "Boxes of an image: all, or those of its label."
         ),

@@ -12,7 +12,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from infsa_metrics import FILLS, MeanInterval, deletion_curve, filled_once
+from infsa_metrics import (
+    FILLS,
+    ExtremeOrders,
+    MeanInterval,
+    deletion_curve,
+    extreme_orders,
+    filled_once,
+    naopc,
+)
 from infsa_metrics.deletion import PredictMasked
 from infsa_metrics.outputs import Output
 from numpy.typing import NDArray
@@ -28,7 +36,7 @@ from ..vits.tokens import drop_fill, drop_point
 from .batches import Batch, MapOptions, check_output, patch_scores
 from .diagnostics import of_methods, of_models
 from .findings import Score
-from .registry import Chart, Measure, ModelValues, register_measure
+from .registry import Chart, Measure, ModelValues, maps_of_models, register_measure
 from .rows import Row, number
 from .tables import (
     CONTROLS,
@@ -59,7 +67,8 @@ class Morf(MapOptions, Measure):
 
     Rows have ``method``, ``order``, ``layers``, ``head``, ``fill``, ``target``, ``label``,
     ``predicted``, ``p0``, ``aoc``, ``auc``, ``tied`` (share of patches), and ``fractions`` and
-    ``probabilities`` of the curve.
+    ``probabilities`` of the curve. With ``normalise``, rows of order ``"morf"`` also have
+    ``naopc``, ``best_aoc`` and ``worst_aoc``.
 
     Attributes, besides those of :class:`MapOptions`:
         fill: what removed patches become: ``"mean"``, ``"black"``, ``"blur"``, ``"noise"``, or
@@ -72,6 +81,9 @@ class Morf(MapOptions, Measure):
         batch_size: most masked images a forward pass; None for 2,048 patches' worth of them on
             the CPU, which is about where it is fastest, and 32,768 on a GPU.
         amp: bfloat16 autocast.
+        normalise: whether to search the best and the worst order of every image, too, and to say
+            where each map lies between them (NAOPC, :func:`infsa_metrics.extreme_orders`). That
+            costs about 6 × P × steps masked images for P patches, once for all maps.
         output: what the model's outputs are, ``"softmax"`` or ``"sigmoid"``; ``"auto"`` for what
             the model says of itself. See :mod:`infsa_metrics.outputs`.
     """
@@ -96,6 +108,7 @@ class Morf(MapOptions, Measure):
     batch_size: int | None = None
     amp: bool = False
     output: Output = "auto"
+    normalise: bool = False
 
     def __post_init__(self) -> None:
         if self.floor is None:
@@ -129,6 +142,12 @@ class Morf(MapOptions, Measure):
         size = self.pass_size(batch.model, batch.images)
         inputs, predict = _mask(batch.model, batch.images, size, self)
         targets = batch.targets(self.target)
+        extremes = None
+        if self.normalise:
+            grid = patch_grid(batch.model, batch.images)
+            extremes = extreme_orders(
+                predict, inputs, targets, grid, steps=self.steps, batch_size=size
+            )
         for method, explanation in batch.explanations(self):
             for order in ("morf", "lerf"):
                 curve = deletion_curve(
@@ -142,6 +161,7 @@ class Morf(MapOptions, Measure):
                     batch_size=size,
                 )
                 aoc, auc = curve.aoc(self.floor or 0), curve.auc()
+                between = _between(aoc, extremes) if order == "morf" else [{}] * len(aoc)
                 for i, sample in enumerate(batch.samples):
                     yield {
                         "image": sample.image_id,
@@ -159,6 +179,7 @@ class Morf(MapOptions, Measure):
                         "tied": float(curve.tied[i]),
                         "fractions": [round(x, 6) for x in curve.fractions.tolist()],
                         "probabilities": [round(x, 6) for x in curve.probabilities[i].tolist()],
+                        **between[i],
                     }
 
     @classmethod
@@ -175,10 +196,15 @@ class Morf(MapOptions, Measure):
             )
         note = "\n".join(filter(None, notes))
         spread = "MoRF-AOC by image: median, negative, right and wrong predictions; percent"
-        return [
+        tables = [
             Table(title, MORF_HEADINGS, morf_table(summaries), note),
             Table(spread, SPREAD_HEADINGS, spread_table(summaries), SPREAD_NOTE),
         ]
+        if any(s.naopc for s in summaries):
+            cells = [(s.model, s.method, *_part_cells(s.naopc)) for s in summaries]
+            between = "NAOPC: MoRF-AOC between the worst order, 0, and the best, 100"
+            tables.append(Table(between, NAOPC_HEADINGS, cells, NAOPC_NOTE))
+        return tables
 
     @classmethod
     def charts(cls, rows: Sequence[Row], summaries: Any) -> list[Chart]:
@@ -211,7 +237,11 @@ class Morf(MapOptions, Measure):
             if "random" in areas:
                 aoc = areas["random"]["aoc"]
                 over_random[model] = images, {m: of["aoc"] - aoc for m, of in maps.items()}
-        return {"MoRF-AOC over random": over_random, "SRG": srg}
+        quantities = {"MoRF-AOC over random": over_random, "SRG": srg}
+        if any("naopc" in row for row in rows):
+            ranked = [row for row in rows if row["order"] == "morf"]
+            quantities["NAOPC"] = maps_of_models(ranked, lambda row: row.get("naopc"))
+        return quantities
 
     @classmethod
     def cautions(cls, rows: Sequence[Row]) -> Iterator[str]:
@@ -229,6 +259,18 @@ class Morf(MapOptions, Measure):
                 summaries, lambda of_model: str(max(s.aoc.excluded for s in of_model))
             ),
         }
+
+
+def _between(aoc: Tensor, extremes: ExtremeOrders | None) -> list[dict[str, float | None]]:
+    """For every image where the areas of a map lie between those of the extreme orders."""
+    if extremes is None:
+        return [{}] * len(aoc)
+    numbers = {
+        "naopc": naopc(aoc, extremes),
+        "best_aoc": extremes.best_aoc,
+        "worst_aoc": extremes.worst_aoc,
+    }
+    return [{name: number(of[i]) for name, of in numbers.items()} for i in range(len(aoc))]
 
 
 def _mask(
@@ -278,6 +320,7 @@ class MorfSummary:
         negative: share of images whose AOC is negative: the probability rises as patches go.
         right, wrong: AOC over the images that the model classifies as labelled, and over the
             others; None for images without labels.
+        naopc: where AOC lies between the worst and the best order; None unless it was measured.
     """
 
     model: str
@@ -295,6 +338,7 @@ class MorfSummary:
     negative: float = float("nan")
     right: MeanInterval | None = None
     wrong: MeanInterval | None = None
+    naopc: MeanInterval | None = None
 
 
 def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
@@ -324,6 +368,7 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
             float(np.mean(numbers["tied"].of_images)),
             numbers["aoc"].seeds,
             **_spread(numbers["aoc"], numbers["right"]),
+            naopc=numbers["naopc"].interval() if "naopc" in numbers else None,
         )
         for model, methods in groups.items()
         for method, numbers in methods.items()
@@ -360,6 +405,8 @@ def _by_order(rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
         "lerf_auc": ("lerf", "auc"),
         "tied": ("morf", "tied"),
     }
+    if any("naopc" in row for row in rows):
+        fields["naopc"] = ("morf", "naopc")
     right = images.values((row for row in rows if row["order"] == "morf"), _is_right)
     return {
         method: {
@@ -416,6 +463,11 @@ SPREAD_HEADINGS = (
     "n",
     "predicted wrong ↑ [95%]",
     "n",
+)
+NAOPC_HEADINGS = ("model", "method", "NAOPC ↑ [95%]", "n")
+NAOPC_NOTE = (
+    "The orders were searched with the same steps: exactly up to 12 patches, beyond by a beam, "
+    "which may miss the best and the worst."
 )
 SPREAD_NOTE = "predicted right: the prediction on the clean image is the label."
 

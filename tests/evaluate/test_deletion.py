@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from infsa_metrics import deletion_curve, filled_once, pixel_fill
+from infsa_metrics import deletion_curve, extreme_orders, filled_once, pixel_fill
 
 import infsa_explain.models  # noqa: F401  (registers the names)
 from infsa_explain.data import PhotoDigits, Subset
@@ -63,6 +63,30 @@ def test_rows_are_the_curves_of_single_images(model, fill):
         np.testing.assert_allclose(row["probabilities"], curve.probabilities[0], atol=2e-6)
         assert row["aoc"] == pytest.approx(curve.aoc().item(), abs=2e-6)
         assert row["auc"] == pytest.approx(curve.auc().item(), abs=2e-6)
+
+
+@pytest.mark.parametrize("fill", ["mean", "drop"])
+def test_areas_between_the_extreme_orders(model, fill):
+    data = Subset(DATA, [0, 1])
+    rows = measure(model, data, Morf(("degree", "random"), fill=fill, steps=2, normalise=True))
+    images = torch.cat([preprocess(model, data[i].image) for i in range(2)])
+    predict = drop_fill(model) if fill == "drop" else pixel_fill(model, fill)
+    with torch.no_grad():
+        targets = model(images).argmax(-1)
+    extremes = extreme_orders(predict, images, targets, (14, 14), steps=2)
+    for row in rows:
+        if row["order"] == "lerf":
+            assert "naopc" not in row
+            continue
+        i = [data[0].image_id, data[1].image_id].index(row["image"])
+        best, worst = extremes.best_aoc[i].item(), extremes.worst_aoc[i].item()
+        assert (row["best_aoc"], row["worst_aoc"]) == pytest.approx((best, worst), abs=1e-5)
+        assert row["naopc"] == pytest.approx((row["aoc"] - worst) / (best - worst), abs=1e-4)
+    other = [dict(row, model="other") for row in rows]
+    report = Report(rows + other)
+    assert report.summaries["morf"][0].naopc.n == 2
+    assert [t.headings for t in report.tables()][2][2] == "NAOPC ↑ [95%]"
+    assert {c.quantity for c in report.comparisons} == {"MoRF-AOC over random", "SRG", "NAOPC"}
 
 
 def test_rows_do_not_depend_on_the_company_of_other_images(model):
