@@ -51,6 +51,9 @@ def by_map(report: Report, measure: str, cell: Callable[[Report, Any], str]) -> 
     for method in dict.fromkeys(s.method for s in summaries):
         name = f"*`{method}`*" if method in CONTROLS else f"`{method}`"
         rows.append((name, *(_cell(report, measure, model, method, cell) for model in models)))
+    if measure == "boxes":  # which a constant map scores
+        shares = [next(s for s in summaries if s.model == m).measures["prevalence"] for m in models]
+        rows.append(("*prevalence*", *(interval_cell(share) for share in shares)))
     titles = [next(t for kind, t in TITLES.items() if f"_{kind}_" in m) for m in models]
     return markdown(("map", *titles), rows)
 
