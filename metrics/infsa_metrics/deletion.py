@@ -42,12 +42,17 @@ class DeletionCurve:
         tied: (B,) in [0, 1], share of patches whose score equals another patch's score; those
             were put in order by a random draw.
         order: ``"morf"`` or ``"lerf"``.
+        top_share: (B, S+1) in [0, 1], 1/k where the target is one of the k classes that share the
+            largest probability, so 1 where it alone has it; 0 where another class has a larger
+            one. NaN where no classes can be compared: features, a single class, or a NaN among
+            the other classes. ``None`` for a curve that was not made by :func:`deletion_curve`.
     """
 
     fractions: Tensor
     probabilities: Tensor
     tied: Tensor
     order: Literal["morf", "lerf"]
+    top_share: Tensor | None = None
 
     def aoc(self, floor: float = 0.0) -> Tensor:
         """Area over the normalised curve, 1 − ∫ p_s / p_0: (B,), by the trapezoid rule.
@@ -82,6 +87,60 @@ class DeletionCurve:
             tensor([0.4000])
         """
         return torch.trapezoid(self.probabilities, self.fractions)
+
+    def predicted(self, *, independent: bool = False) -> Tensor:
+        """Whether the target is still the predicted class after each removal: (B, S+1) in [0, 1].
+
+        The mean over images is the accuracy curve under deletion. Under MoRF lower is better;
+        under LeRF higher is better. With the label as target, its first point is the accuracy on
+        clean images.
+
+        Args:
+            independent: how the probabilities are read. ``False``: one class is right (softmax);
+                the predicted class is the one with the largest probability. Where k classes share
+                it, each of them counts 1/k, what a random draw among them gives on average.
+                ``True``: each label is right or wrong on its own (sigmoid); a label is predicted
+                where its probability is above 1/2, and counts 1/2 where it equals 1/2. The label
+                with the largest probability on the clean image may be below 1/2; it then starts
+                at 0.
+
+        Returns:
+            1 where the target is predicted, 0 where it is not, a share between them in a tie;
+            float64. NaN where ``top_share`` is NaN or ``None``, unless ``independent``.
+
+        Example:
+            >>> steps, p = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([[0.8, 0.5, 0.3]])
+            >>> top_share = torch.tensor([[1.0, 0.5, 1.0]])  # a tie of two, then three classes
+            >>> curve = DeletionCurve(steps, p, torch.zeros(1), "morf", top_share)
+            >>> curve.predicted().tolist(), curve.predicted(independent=True).tolist()
+            ([[1.0, 0.5, 1.0]], [[1.0, 0.5, 0.0]])
+        """
+        if independent:
+            return torch.heaviside(self.probabilities.double() - 0.5, torch.tensor(0.5).double())
+        if self.top_share is None:
+            return torch.full_like(self.probabilities, torch.nan, dtype=torch.float64)
+        return self.top_share.double()
+
+    def predicted_auc(self, *, independent: bool = False) -> Tensor:
+        """Area under :meth:`predicted`: (B,) in [0, 1], by the trapezoid rule.
+
+        The mean over images is the area under the accuracy curve. Under MoRF lower is better;
+        under LeRF higher is better. 1 for a target that every removal leaves predicted.
+
+        Args:
+            independent: as for :meth:`predicted`.
+
+        Returns:
+            (B,) float64; NaN where a point of :meth:`predicted` is NaN.
+
+        Example:
+            >>> steps, p = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([[0.8, 0.7, 0.3]])
+            >>> top_share = torch.tensor([[1.0, 1.0, 0.0]])
+            >>> DeletionCurve(steps, p, torch.zeros(1), "morf", top_share).predicted_auc()
+            tensor([0.7500], dtype=torch.float64)
+        """
+        predicted = self.predicted(independent=independent)
+        return torch.trapezoid(predicted, self.fractions.double())
 
 
 def srg(morf: DeletionCurve, lerf: DeletionCurve) -> Tensor:
@@ -183,7 +242,9 @@ def deletion_curve(
             number of steps.
 
     Returns:
-        The curves, with both ends: nothing removed and everything removed.
+        The curves, with both ends: nothing removed and everything removed. The same forward
+        passes tell whether the target is still the predicted class
+        (:meth:`DeletionCurve.predicted`).
 
     Raises:
         ValueError: for an argument of the wrong shape, type or range, scores that are not finite,
@@ -217,15 +278,17 @@ def deletion_curve(
     counts = removed_counts(steps, scores.shape[1])
 
     probabilities = torch.empty(size, len(counts), dtype=torch.float64)
+    top_share = torch.empty_like(probabilities)
     pairs = torch.cartesian_prod(torch.arange(len(counts)), torch.arange(size))
     for start in range(0, len(pairs), batch_size):
         step, image = pairs[start : start + batch_size].unbind(1)
         removed = (place[image] < counts[step, None]).reshape(-1, *patch_scores.shape[1:])
         p = predict_masked(images[image.to(images.device)], removed.to(images.device))
         probabilities[image, step] = target_probability(p, targets[image])
+        top_share[image, step] = _top_share(p, targets[image])
 
     fractions = counts.double() / scores.shape[1]
-    return DeletionCurve(fractions, probabilities, _tied_share(scores), order)
+    return DeletionCurve(fractions, probabilities, _tied_share(scores), order, top_share)
 
 
 def removed_counts(steps: Steps, patches: int) -> Tensor:
@@ -315,6 +378,19 @@ def target_probability(p: Array, targets: Tensor) -> Tensor:
     got = f"{p_target.min().item():.4g} to {p_target.max().item():.4g}"
     _require(valid, answer, "probabilities in [0, 1], not logits or NaN", got)
     return p_target
+
+
+def _top_share(p: Array, targets: Tensor) -> Tensor:
+    """Return 1/k where the target is one of k classes with the largest p, else 0: (n, K) -> (n,).
+
+    ``p`` was checked by :func:`target_probability`. NaN for features, one class, or a NaN in p.
+    """
+    if targets.ndim == 2 or p.shape[1] == 1:
+        return torch.full((len(targets),), torch.nan, dtype=torch.float64)
+    p = to_tensor("the result of predict_masked", p).to("cpu", torch.float64)
+    largest = p == p.amax(1, keepdim=True)
+    share = largest.double().gather(1, targets[:, None]).squeeze(1) / largest.sum(1)
+    return share.where(~p.isnan().any(1), torch.nan)
 
 
 def _is_int(value: object) -> bool:

@@ -333,6 +333,112 @@ def test_empty_batch():
     assert curve.aoc().shape == curve.tied.shape == (0,)
 
 
+def three_classes(images, removed):
+    """p = (left, (1 − left) / 2, (1 − left) / 2) with left the share of the weights left."""
+    p = share_left(images, removed)
+    return torch.cat([p, p[:, 1:]], 1)
+
+
+@pytest.mark.parametrize("order", ["morf", "lerf"])
+@pytest.mark.parametrize("steps", [None, 4])
+def test_accuracy_under_deletion(order, steps):
+    """Class 0 leads while left > (1 − left) / 2, so while left > 1/3; then 1 and 2 share it."""
+    images, _, scores = random_batch(5)
+    first, second = torch.zeros(5, dtype=torch.long), torch.ones(5, dtype=torch.long)
+    kwargs = {"order": order, "steps": steps}
+    curve = deletion_curve(three_classes, images, first, scores, **kwargs)
+    leads = (curve.probabilities > 1 / 3).double()
+    assert 0 < leads.mean() < 1
+    assert curve.predicted().equal(leads)
+    assert curve.predicted()[:, 0].tolist() == [1.0] * 5
+    followers = deletion_curve(three_classes, images, second, scores, **kwargs)
+    assert followers.predicted().equal((1 - leads) / 2)
+    for i in range(5):
+        area = trapezoid(leads[i].numpy(), curve.fractions.numpy())
+        assert curve.predicted_auc()[i].item() == pytest.approx(area, abs=1e-14)
+    accuracy = curve.predicted().mean(0)  # the area of the mean is the mean of the areas
+    mean_area = torch.trapezoid(accuracy, curve.fractions)
+    torch.testing.assert_close(mean_area, curve.predicted_auc().mean(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("row", "target", "share"),
+    [
+        ([0.5, 0.3, 0.2], 0, 1.0),
+        ([0.5, 0.3, 0.2], 1, 0.0),
+        ([0.4, 0.4, 0.2], 0, 1 / 2),
+        ([0.4, 0.4, 0.2], 1, 1 / 2),  # not by the number of the class
+        ([0.4, 0.4, 0.2], 2, 0.0),
+        ([0.25, 0.25, 0.25], 2, 1 / 3),
+        ([0.0, 0.0, 0.0], 1, 1 / 3),
+        ([0.4, 0.4 - 1e-7, 0.2], 0, 1.0),  # only equal numbers tie
+        ([0.4, math.nan, 0.2], 0, math.nan),
+        ([0.4], 0, math.nan),
+    ],
+)
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, np.array])
+def test_ties_for_the_largest_probability_are_shared(row, target, share, kind):
+    def fixed(images, removed):
+        rows = [row] * len(images)
+        return np.array(rows) if kind is np.array else torch.tensor(rows, dtype=kind)
+
+    images, _, scores = random_batch(2)
+    curve = deletion_curve(fixed, images, torch.full((2,), target), scores, steps=2)
+    expected = torch.full((2, 3), share, dtype=torch.float64)
+    torch.testing.assert_close(curve.predicted(), expected, equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(
+        curve.predicted_auc(), expected[:, 0], equal_nan=True, rtol=0, atol=1e-15
+    )
+
+
+def test_an_independent_label_is_predicted_above_one_half():
+    p = torch.tensor([[0.9, 0.5, 0.2], [0.4, 0.6, 0.0]], dtype=torch.float64)
+
+    def sigmoid(images, removed):  # the other label is always likelier
+        step = (removed.sum((1, 2)) // 6).clamp(max=2)
+        return torch.stack([p[images[:, 0, 0, 0].long(), step], torch.ones(len(images))], 1)
+
+    images = torch.arange(2.0).view(2, 1, 1, 1).expand(2, 1, *GRID)
+    targets = torch.zeros(2, dtype=torch.long)
+    curve = deletion_curve(sigmoid, images, targets, SCORES, steps=[0, 6, 12])
+    assert curve.probabilities.equal(p)
+    assert curve.predicted().tolist() == [[0.0] * 3] * 2
+    independent = [[1.0, 0.5, 0.0], [0.0, 1.0, 0.0]]
+    assert curve.predicted(independent=True).tolist() == independent
+    assert curve.predicted_auc(independent=True).tolist() == [0.5, 0.5]
+
+
+def test_features_have_no_predicted_class():
+    images, _, scores = random_batch(2)
+    features = torch.ones(2, 2, dtype=torch.float64)
+    curve = deletion_curve(share_left, images, features, scores, steps=2)
+    assert curve.predicted().isnan().all()
+    assert curve.predicted_auc().isnan().all()
+
+
+def test_a_curve_made_by_hand_has_no_predicted_class():
+    p = torch.tensor([[0.8, 0.4]])
+    curve = DeletionCurve(torch.tensor([0.0, 1.0]), p, torch.zeros(1), "morf")
+    assert curve.predicted().isnan().all()
+    assert curve.predicted(independent=True).tolist() == [[1.0, 0.0]]
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 1000])
+def test_accuracy_costs_no_passes_and_does_not_depend_on_batches(batch_size):
+    images, targets, scores = random_batch(3)
+    whole = deletion_curve(three_classes, images, targets, scores)
+    shown = 0
+
+    def counting(images, removed):
+        nonlocal shown
+        shown += len(images)
+        return three_classes(images, removed)
+
+    curve = deletion_curve(counting, images, targets, scores, batch_size=batch_size)
+    assert curve.predicted().equal(whole.predicted())
+    assert shown == 3 * (P + 1)
+
+
 IMAGES, TARGETS, SCORES = random_batch(2)
 
 
