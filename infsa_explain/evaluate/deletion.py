@@ -83,7 +83,7 @@ class Morf(MapOptions, Measure):
         amp: bfloat16 autocast.
         normalise: whether to search the best and the worst order of every image, too, and to say
             where each map lies between them (NAOPC, :func:`infsa_metrics.extreme_orders`). That
-            costs about 6 × P × steps masked images for P patches, once for all maps.
+            costs up to 10 × P × steps masked images for P patches, once for all maps.
         output: what the model's outputs are, ``"softmax"`` or ``"sigmoid"``; ``"auto"`` for what
             the model says of itself. See :mod:`infsa_metrics.outputs`.
     """

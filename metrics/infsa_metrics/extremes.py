@@ -9,8 +9,9 @@ Source: Edin et al. 2024, Normalized AOPC (arXiv:2408.08137).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ __all__ = ["ExtremeOrders", "extreme_orders", "naopc"]
 
 #: Up to so many patches all their sets are tried: 4,096 masked images.
 EXACT_PATCHES = 12
+#: Areas that differ by no more are equal.
+ROUNDING = 1e-6
 Mask = NDArray[np.bool_]
 
 
@@ -62,7 +65,7 @@ def extreme_orders(
     grid: tuple[int, int],
     *,
     steps: Steps = None,
-    beam: int = 3,
+    beam: int = 5,
     batch_size: int = 64,
 ) -> ExtremeOrders:
     """Search the orders of removal with the largest and the smallest area over the curve.
@@ -101,13 +104,12 @@ def extreme_orders(
         (tensor([0.6111], dtype=torch.float64), tensor([0.3889], dtype=torch.float64))
     """
     images, targets = to_tensor("images", images), to_tensor("targets", targets)
-    patches = grid[0] * grid[1]
-    if min(grid) < 1:
-        raise ValueError(f"grid must be (gh, gw), each at least 1, got {grid}")
-    if beam < 1:
-        raise ValueError(f"beam must be at least 1, got {beam}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size}")
+    if images.ndim != 4:
+        raise ValueError(f"images must be of shape (B, C, H, W), got {tuple(images.shape)}")
+    patches = _patches(grid)
+    for name, value in (("beam", beam), ("batch_size", batch_size)):
+        if not _is_count(value):
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     targets = checked_targets(targets, len(images))
     counts = removed_counts(steps, patches).tolist()
     exact = patches <= EXACT_PATCHES
@@ -120,10 +122,10 @@ def extreme_orders(
         else:
             found.append(tuple(_beam(image, counts, patches, beam, s) for s in (1, -1)))  # type: ignore[arg-type]
         passes += image.passes
-    best, worst = zip(*found, strict=True)
+    best, worst = [best for best, _ in found], [worst for _, worst in found]
     return ExtremeOrders(
-        torch.tensor([order.patches for order in best]),
-        torch.tensor([order.patches for order in worst]),
+        torch.tensor([order.patches for order in best], dtype=torch.long).view(-1, patches),
+        torch.tensor([order.patches for order in worst], dtype=torch.long).view(-1, patches),
         torch.tensor([order.aoc for order in best], dtype=torch.float64),
         torch.tensor([order.aoc for order in worst], dtype=torch.float64),
         exact,
@@ -141,7 +143,8 @@ def naopc(aoc: Array, extremes: ExtremeOrders) -> Tensor:
     Returns:
         0 for the worst order and 1 for the best; higher is better. It may leave [0, 1] where the
         orders are not exact, and is not cut there: a map that does better than the search shows
-        how good the search is. NaN where no order differs from another, or the area is undefined.
+        how good the search is. NaN where the area is undefined, or the best and the worst differ
+        by no more than 1e-6, which float32 probabilities do by rounding alone.
 
     Raises:
         ValueError: if there is not one area for each image.
@@ -159,7 +162,19 @@ def naopc(aoc: Array, extremes: ExtremeOrders) -> Tensor:
         )
     best, worst = extremes.best_aoc.double(), extremes.worst_aoc.double()
     width = best - worst
-    return (areas - worst) / width.where(width > 1e-9, torch.nan)
+    return (areas - worst) / width.where(width > ROUNDING, torch.nan)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _patches(grid: tuple[int, int]) -> int:
+    """How many patches a grid has, at least 2."""
+    proper = isinstance(grid, Sequence) and len(grid) == 2 and all(map(_is_count, grid))
+    if not proper or grid[0] * grid[1] < 2:
+        raise ValueError(f"grid must be (gh, gw), integers of several patches, got {grid!r}")
+    return grid[0] * grid[1]
 
 
 @dataclass(frozen=True)

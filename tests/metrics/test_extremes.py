@@ -152,8 +152,16 @@ def test_a_model_that_never_reacts_has_no_naopc():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"beam": 0}, "beam must be at least 1, got 0"),
-        ({"grid": (0, 3)}, r"grid must be \(gh, gw\), each at least 1, got \(0, 3\)"),
+        ({"images": torch.zeros(2, 2, 3)}, r"images must be of shape \(B, C, H, W\), got"),
+        ({"beam": 0}, "beam must be an integer of at least 1, got 0"),
+        ({"beam": 2.5}, "beam must be an integer of at least 1, got 2.5"),
+        ({"beam": True}, "beam must be an integer of at least 1, got True"),
+        ({"batch_size": 2.5}, "batch_size must be an integer of at least 1, got 2.5"),
+        ({"grid": (0, 3)}, r"grid must be \(gh, gw\), .*, got \(0, 3\)"),
+        ({"grid": (1, 1)}, r"grid must be \(gh, gw\), .* several patches, got \(1, 1\)"),
+        ({"grid": (2.0, 3)}, r"grid must be \(gh, gw\), integers .*, got \(2.0, 3\)"),
+        ({"grid": (6,)}, r"grid must be \(gh, gw\), .*, got \(6,\)"),
+        ({"grid": 6}, r"grid must be \(gh, gw\), .*, got 6"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         ({"steps": 1}, "steps must be .*, got 1"),
         ({"targets": torch.zeros(3, dtype=torch.long)}, r"targets must be of shape \(2,\), got"),
@@ -161,9 +169,29 @@ def test_a_model_that_never_reacts_has_no_naopc():
 )
 def test_what_is_refused(options, words):
     images, targets = batch(2, (2, 3))
-    arguments = {"targets": targets, "grid": (2, 3), **options}
+    arguments = {"images": images, "targets": targets, "grid": (2, 3), **options}
     with pytest.raises(ValueError, match=words):
-        extreme_orders(tangled, images, **arguments)
+        extreme_orders(tangled, **arguments)
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (4, 4)])
+def test_no_images_have_no_orders(grid):
+    found = extreme_orders(tangled, torch.zeros(0, 1, *grid), torch.zeros(0, dtype=int), grid)
+    assert found.best.shape == found.worst.shape == (0, grid[0] * grid[1])
+    assert naopc(torch.zeros(0), found).shape == (0,)
+    assert found.passes == 0
+
+
+def test_rounding_alone_gives_no_naopc():
+    """p is 0.7, off by at most two units in the last place of float32, in no order."""
+
+    def rounded(images, removed):
+        places = removed.flatten(1).double() @ torch.arange(1.0, 9, dtype=torch.float64)
+        return (0.7 + ((places * 7919) % 5 - 2) * 6e-8).float()[:, None]
+
+    found = extreme_orders(rounded, torch.ones(1, 1, 2, 4), [0], (2, 4))
+    assert 0 < found.best_aoc - found.worst_aoc < 1e-6
+    assert naopc([0.0], found).isnan().all()
 
 
 def test_areas_of_other_images_are_refused():
