@@ -71,11 +71,11 @@ def covered(x: Array, mean: float, seed: int) -> list[float]:
     """Whether each interval holds the mean, and whether each test rejects it."""
     share = bool(np.isin(x, (0, 1)).all())
     ours = bootstrap_mean(x, resamples=RESAMPLES, seed=seed, proportion=share)
+    if share:  # which is tested by its difference to another share
+        low, high = (x.mean(), x.mean()) if np.ptp(x) == 0 else bca_interval(x, seed)
+        return [ours.low <= mean <= ours.high, low <= mean <= high, np.nan, np.nan]
     test = paired_test(x, np.full_like(x, mean), resamples=RESAMPLES, seed=seed)
-    if np.ptp(x) == 0:
-        return [ours.low <= mean <= ours.high, float(x[0] == mean), test.p_value <= 0.05, np.nan]
-    bca = stats.bootstrap((x,), np.mean, n_resamples=RESAMPLES, rng=np.random.default_rng(seed))
-    low, high = bca.confidence_interval
+    low, high = bca_interval(x, seed)
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], (RESAMPLES, len(x)))
     flips = np.abs(signs @ (x - mean)) >= abs((x - mean).sum()) - 1e-12
     return [
@@ -84,6 +84,13 @@ def covered(x: Array, mean: float, seed: int) -> list[float]:
         test.p_value <= 0.05,
         (flips.sum() + 1) / (RESAMPLES + 1) <= 0.05,
     ]
+
+
+def bca_interval(x: Array, seed: int) -> tuple[float, float]:
+    """SciPy's BCa interval of the mean."""
+    rng = np.random.default_rng(seed)
+    low, high = stats.bootstrap((x,), np.mean, n_resamples=RESAMPLES, rng=rng).confidence_interval
+    return float(low), float(high)
 
 
 def main() -> None:
@@ -101,8 +108,9 @@ def main() -> None:
         for n in SIZES:
             rng = np.random.default_rng(n)
             results = [covered(draw(rng, n), mean, seed) for seed in range(options.samples)]
-            shares = 100 * np.nanmean(np.array(results, dtype=np.float64), axis=0)
-            print(f"| {name} | {n} | " + " | ".join(f"{s:.1f}" for s in shares) + " |", flush=True)
+            shares = 100 * np.array(results, dtype=np.float64).mean(0)
+            cells = " | ".join("—" if np.isnan(s) else f"{s:.1f}" for s in shares)
+            print(f"| {name} | {n} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

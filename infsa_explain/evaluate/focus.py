@@ -23,7 +23,7 @@ from ..vits.blocks import blocks_of
 from ..vits.passes import forward_pass, watching
 from .batches import Batch, MapOptions, patch_scores
 from .diagnostics import excluded_share, of_methods
-from .registry import Measure, register_measure
+from .registry import Measure, ModelValues, maps_of_models, register_measure
 from .rows import Row, number
 from .tables import (
     Table,
@@ -87,6 +87,11 @@ class Focus(MapOptions, Measure):
     @classmethod
     def tables(cls, summaries: dict[str, Any]) -> list[Table]:
         return _focus_tables(summaries)
+
+    @classmethod
+    def quantities(cls, rows: Sequence[Row]) -> dict[str, dict[str, ModelValues]]:
+        maps = [row for row in rows if "method" in row]
+        return {"effective patches": maps_of_models(maps, itemgetter("effective_patches"))}
 
     @classmethod
     def diagnostics(cls, summaries: dict[str, Any]) -> dict[str, dict[str, str]]:
