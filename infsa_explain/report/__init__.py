@@ -15,7 +15,13 @@ from ..evaluate.alignment_tables import (
     summarise_alignment,
     summarise_layers,
 )
-from ..evaluate.deletion import MORF_HEADINGS, mean_curves, morf_table, plot_curves, summarise_morf
+from ..evaluate.deletion_tables import (
+    MORF_HEADINGS,
+    mean_curves,
+    morf_table,
+    plot_curves,
+    summarise_morf,
+)
 from ..evaluate.focus import summarise_focus, summarise_similarity
 from ..evaluate.localization import BOX_HEADINGS, box_table, summarise_boxes
 from ..evaluate.sanity import plot_sanity, summarise_sanity

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from infsa_metrics import bootstrap_mean, paired_tests
 
-from infsa_explain.evaluate.deletion import spread_table
+from infsa_explain.evaluate.deletion_tables import spread_table
 from infsa_explain.report import (
     MORF_HEADINGS,
     Report,

@@ -20,7 +20,7 @@ import infsa_explain
 from infsa_explain.__main__ import main
 from infsa_explain.data import PhotoDigits
 from infsa_explain.evaluate.alignment_tables import heat_maps
-from infsa_explain.evaluate.deletion import deletion_charts
+from infsa_explain.evaluate.deletion_tables import deletion_charts
 from infsa_explain.evaluate.sanity import sanity_charts
 from infsa_explain.report import Report, mean_curves
 from infsa_explain.report.diagnostics import diagnostics

@@ -7,7 +7,7 @@ import pytest
 from infsa_metrics import MeanInterval, paired_tests
 
 from infsa_explain.evaluate.accuracy import AccuracySummary
-from infsa_explain.evaluate.deletion import MorfSummary
+from infsa_explain.evaluate.deletion_tables import MorfSummary
 from infsa_explain.evaluate.localization import BoxSummary
 from infsa_explain.evaluate.sanity import SanitySummary
 from infsa_explain.report import AlignmentSummary, Difference, Report, Seeds
