@@ -59,8 +59,9 @@ class Morf(MapOptions, Measure):
 
     Rows have ``method``, ``order``, ``layers``, ``head``, ``fill``, ``target``, ``label``,
     ``predicted``, ``p0``, ``aoc``, ``auc``, ``tied`` (share of patches), and ``fractions`` and
-    ``probabilities`` of the curve. With ``normalise``, rows of order ``"morf"`` also have
-    ``naopc``, ``best_aoc`` and ``worst_aoc``.
+    ``probabilities`` of the curve; ``still_predicted`` says for every point whether the class is
+    still the predicted one, and ``still_predicted_auc`` is the area below it. With ``normalise``,
+    rows of order ``"morf"`` also have ``naopc``, ``best_aoc`` and ``worst_aoc``.
 
     Attributes, besides those of :class:`MapOptions`:
         fill: what removed patches become: ``"mean"``, ``"black"``, ``"blur"``, ``"noise"``, or
@@ -133,6 +134,7 @@ class Morf(MapOptions, Measure):
     def rows(self, batch: Batch) -> Iterator[Row]:
         size = self.pass_size(batch.model, batch.images)
         inputs, predict = _mask(batch.model, batch.images, size, self)
+        independent = model_output(batch.model, self.output) == "sigmoid"
         targets = batch.targets(self.target)
         extremes = None
         if self.normalise:
@@ -154,6 +156,8 @@ class Morf(MapOptions, Measure):
                 )
                 aoc, auc = curve.aoc(self.floor or 0), curve.auc()
                 between = _between(aoc, extremes) if order == "morf" else [{}] * len(aoc)
+                still = curve.predicted(independent=independent)
+                still_auc = curve.predicted_auc(independent=independent)
                 for i, sample in enumerate(batch.samples):
                     yield {
                         "image": sample.image_id,
@@ -171,6 +175,8 @@ class Morf(MapOptions, Measure):
                         "tied": float(curve.tied[i]),
                         "fractions": [round(x, 6) for x in curve.fractions.tolist()],
                         "probabilities": [round(x, 6) for x in curve.probabilities[i].tolist()],
+                        "still_predicted": [number(x) for x in still[i]],
+                        "still_predicted_auc": number(still_auc[i]),
                         **between[i],
                     }
 

@@ -64,6 +64,8 @@ class MorfSummary:
         right, wrong: AOC over the images that the model classifies as labelled, and over the
             others; None for images without labels.
         naopc: where AOC lies between the worst and the best order; None unless it was measured.
+        still_predicted: area under the share of images whose class is still the predicted one, most
+            relevant patches first; lower is better. None for rows of older runs.
     """
 
     model: str
@@ -82,6 +84,7 @@ class MorfSummary:
     right: MeanInterval | None = None
     wrong: MeanInterval | None = None
     naopc: MeanInterval | None = None
+    still_predicted: MeanInterval | None = None
 
 
 def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
@@ -111,11 +114,16 @@ def summarise_morf(rows: Sequence[Row]) -> list[MorfSummary]:
             float(np.mean(numbers["tied"].of_images)),
             numbers["aoc"].seeds,
             **_spread(numbers["aoc"], numbers["right"]),
-            naopc=numbers["naopc"].interval() if "naopc" in numbers else None,
+            naopc=_interval(numbers.get("naopc")),
+            still_predicted=_interval(numbers.get("still_predicted")),
         )
         for model, methods in groups.items()
         for method, numbers in methods.items()
     ]
+
+
+def _interval(values: Values | None) -> MeanInterval | None:
+    return None if values is None else values.interval()
 
 
 def _spread(aoc: Values, right: Values) -> dict[str, Any]:
@@ -150,6 +158,8 @@ def _by_order(rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
     }
     if any("naopc" in row for row in rows):
         fields["naopc"] = ("morf", "naopc")
+    if all("still_predicted_auc" in row for row in rows):  # not in older runs
+        fields["still_predicted"] = ("morf", "still_predicted_auc")
     right = images.values((row for row in rows if row["order"] == "morf"), _is_right)
     return {
         method: {
@@ -244,13 +254,17 @@ SPREAD_HEADINGS = (
     "n",
     "predicted wrong ↑ [95%]",
     "n",
+    "still predicted ↓ [95%]",
 )
 NAOPC_HEADINGS = ("model", "method", "NAOPC ↑ [95%]", "n")
 NAOPC_NOTE = (
     "The orders were searched with the same steps: exactly up to 12 patches, beyond by a beam, "
     "which may miss the best and the worst."
 )
-SPREAD_NOTE = "predicted right: the prediction on the clean image is the label."
+SPREAD_NOTE = (
+    "predicted right: the prediction on the clean image is the label. still predicted: area under "
+    "the share of images whose class is still the predicted one, most relevant patches first."
+)
 
 
 def spread_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
@@ -263,6 +277,7 @@ def spread_table(summaries: Sequence[MorfSummary]) -> list[tuple[str, ...]]:
             f"{100 * s.negative:.1f}",
             *_part_cells(s.right),
             *_part_cells(s.wrong),
+            _part_cells(s.still_predicted)[0],
         )
         for s in summaries
     ]
@@ -351,24 +366,38 @@ POINTS = 100
 def deletion_charts(rows: Sequence[Row]) -> list[LineChart]:
     """Mean curves of every model, most relevant first and least relevant first.
 
-    Around each mean is its pointwise 95% interval.
+    The first charts are of the probability, the others of the share of images whose class is still
+    the predicted one. Around each mean is its pointwise 95% interval.
     """
-    return [_deletion_chart(model, of_model) for model, of_model in by_model(rows).items()]
+    models = by_model(rows)
+    charts = [
+        _deletion_chart(model, of_model, "probabilities", "probability of the class")
+        for model, of_model in models.items()
+    ]
+    for model, of_model in models.items():
+        if all(None not in row.get("still_predicted", [None]) for row in of_model):
+            title = f"{model}: class still predicted"
+            share = "share of images"
+            charts.append(_deletion_chart(title, of_model, "still_predicted", share))
+    return charts
 
 
-def _deletion_chart(model: str, rows: Sequence[Row]) -> LineChart:
+def _deletion_chart(title: str, rows: Sequence[Row], field: str, y_label: str) -> LineChart:
     fractions = np.array(rows[0]["fractions"])
     shown = np.unique(np.linspace(0, len(fractions) - 1, POINTS).round().astype(int))
-    lines = []
     images = Images.of(rows)
-    for method, order in product(unique(rows, "method"), ("morf", "lerf")):
-        band = images.mean_curve(
-            _rows(rows, method, order),
-            lambda row: [row["probabilities"][point] for point in shown],
+    lines = [
+        Line(
+            method,
+            order,
+            *images.mean_curve(
+                _rows(rows, method, order), lambda row: [row[field][point] for point in shown]
+            ),
         )
-        lines.append(Line(method, order, *band))
+        for method, order in product(unique(rows, "method"), ("morf", "lerf"))
+    ]
     return LineChart(
-        title=model,
+        title=title,
         lines=lines,
         x=fractions[shown],
         at=[f"{fraction:.1%} removed" for fraction in fractions[shown]],
@@ -376,5 +405,5 @@ def _deletion_chart(model: str, rows: Sequence[Row]) -> LineChart:
         slanted=False,
         y_ticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
         x_label="patches removed (%)",
-        y_label="probability of the class",
+        y_label=y_label,
     )

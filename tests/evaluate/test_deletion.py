@@ -63,6 +63,9 @@ def test_rows_are_the_curves_of_single_images(model, fill):
         np.testing.assert_allclose(row["probabilities"], curve.probabilities[0], atol=2e-6)
         assert row["aoc"] == pytest.approx(curve.aoc().item(), abs=2e-6)
         assert row["auc"] == pytest.approx(curve.auc().item(), abs=2e-6)
+        assert row["still_predicted"] == curve.predicted()[0].tolist()
+        assert row["still_predicted"][0] == 1
+        assert row["still_predicted_auc"] == pytest.approx(curve.predicted_auc().item(), abs=1e-9)
 
 
 @pytest.mark.parametrize("fill", ["mean", "drop"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from infsa_metrics import bootstrap_mean, paired_tests
 
-from infsa_explain.evaluate.deletion_tables import spread_table
+from infsa_explain.evaluate.deletion_tables import deletion_charts, spread_table
 from infsa_explain.report import (
     MORF_HEADINGS,
     Report,
@@ -111,10 +111,28 @@ def test_median_negative_areas_and_right_and_wrong_predictions():
         assert part.mean == pytest.approx(areas[chosen].mean(), abs=1e-12)
         assert part.n == len(areas[chosen])
     unlabelled = summarise_morf(rows())[0]
-    assert unlabelled.right is None and spread_table([unlabelled])[0][4:] == ("—",) * 4
+    assert unlabelled.right is None and spread_table([unlabelled])[0][4:] == ("—",) * 5
     _, table = Report(labelled).tables()
     assert table.cells[0][:3] == ("m", "visits", f"{100 * np.median(areas):.1f}")
     assert {len(row) for row in table.cells} == {len(table.headings)}
+
+
+def test_whether_the_class_is_still_predicted():
+    kept = {image: [1.0, float(i < 6), 0.0] for i, image in enumerate(IMAGES)}
+    told = [
+        dict(
+            row, still_predicted=kept[row["image"]], still_predicted_auc=sum(kept[row["image"]]) / 3
+        )
+        for row in rows()
+    ]
+    visits = summarise_morf(told)[0]
+    assert visits.still_predicted.mean == pytest.approx((6 * 2 / 3 + 6 / 3) / 12, abs=1e-12)
+    assert spread_table([visits])[0][-1].startswith("50.0 [")
+    _, chart = deletion_charts(told)
+    assert chart.title == "m: class still predicted"
+    np.testing.assert_allclose(chart.lines[0].mean, [1, 0.5, 0], atol=1e-12)
+    assert summarise_morf(rows())[0].still_predicted is None
+    assert len(deletion_charts(rows())) == 1
 
 
 def test_undefined_images_are_excluded_and_counted():
