@@ -243,10 +243,10 @@ class TestMeasures:
 
 
 class TestMetrics:
-    @pytest.mark.parametrize("resamples", [INF, 1e30, 0.5, 0])
+    @pytest.mark.parametrize("resamples", [INF, 1e30, 0.5, -1])
     def test_resamples(self, resamples):
         for call in (bootstrap_mean, lambda v, **k: paired_test(v, [1.0, 0.0], **k)):
-            with pytest.raises(ValueError, match="^resamples must be a whole number, at least 1"):
+            with pytest.raises(ValueError, match="^resamples must be a whole number, at least 0"):
                 call([0.0, 1.0], resamples=resamples)
 
     def test_radius(self):

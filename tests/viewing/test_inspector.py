@@ -257,7 +257,7 @@ class TestWidget:
     def test_what_does_not_suit_is_said(self, widget):
         before = widget.pictures
         widget.gamma = 1.5
-        assert widget.message == "gamma must lie in (0, 1), got [1.5]"
+        assert widget.message == "gamma must lie in (0, 1), got 1.5"
         assert widget.pictures == before
         widget.gamma = None
         assert "gamma must" not in widget.message
